@@ -356,6 +356,7 @@ impl Merging {
             let segments_max = core.merge_segments_max(self.space);
             self.merged = merge(&mut Reading::new(core, medium, self.space)?, plan, segments_max)?;
             if self.merged.is_none() {
+                model.pasts.get_mut(&self.space).expect("not deleted meanwhile").is_merged = true;
                 core.drop_buffered(self.space, plan)?;
                 (self.plan, self.row) = (None, self.row + 1);
             }

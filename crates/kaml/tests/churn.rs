@@ -235,7 +235,8 @@ fn full_devices_of_all_kinds_churn() {
     for (space, model) in spaces.iter().zip(&models) {
         model.keys().for_each(|number| space.delete(&device, *number));
     }
-    spaces[VERSIONS].merge(&device);
+    // The first one keeps what is newer than versions of its row in the page buffer, which it drops.
+    (0..2).for_each(|_| spaces[VERSIONS].merge(&device));
     device.settle().unwrap();
     let stats = device.stats();
     println!(
