@@ -63,3 +63,20 @@ fn wrong_times_to_live_are_refused() {
     assert!(complaint.contains("over the network"), "{complaint}");
     end(&mut serving);
 }
+
+/// Goal:   counters are changed without a read, and shown; what is no counter is refused.
+/// Method: commands one after the other, each in a process of its own.
+#[test]
+fn counters_count() {
+    let world = World::new();
+    let add = |more: &[&str]| world.ok(&[&["add", "data.kaml", "notes", "visits"], more].concat()).trim().to_owned();
+    assert_eq!([add(&[]), add(&["10"]), add(&["--", "-3"])], ["1", "11", "8"]);
+    assert_eq!([add(&["17", "--max"]), add(&["5", "--min"])], ["17", "5"]);
+    let answer = world.json(&["add", "data.kaml", "notes", "brief", "--ttl", "1ms", "--json"]);
+    assert_eq!(answer["counter"], json!(1));
+    std::thread::sleep(Duration::from_millis(20));
+    world.fails(3, &["get", "data.kaml", "notes", "brief"]);
+    world.ok(&["put", "data.kaml", "notes", "text", "text"]);
+    let complaint = world.fails(2, &["add", "data.kaml", "notes", "text"]);
+    assert!(complaint.contains("a counter 8"), "{complaint}");
+}

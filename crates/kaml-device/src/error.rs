@@ -77,6 +77,34 @@ pub enum Error {
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(u32),
+    /// An operand for a value that is no counter.
+    #[error("namespace {namespace}: the value of key {key} has {bytes} bytes, and a counter 8")]
+    NotACounter {
+        /// The namespace.
+        namespace: u32,
+        /// The key.
+        key: KeyBuf,
+        /// Bytes of its value.
+        bytes: u64,
+    },
+    /// A sum that a counter cannot have.
+    #[error("namespace {namespace}: the counter of key {key} would exceed 64 bits")]
+    CounterOverflow {
+        /// The namespace.
+        namespace: u32,
+        /// The key.
+        key: KeyBuf,
+    },
+    /// A value is not the one that a batch expects.
+    #[error("namespace {namespace}: key {key} {}", if *.present { "has another value" } else { "does not exist" })]
+    ValueDiffers {
+        /// The namespace.
+        namespace: u32,
+        /// The key.
+        key: KeyBuf,
+        /// Whether a record has that key.
+        present: bool,
+    },
     /// A time to live of a namespace whose content cannot expire.
     #[error("a namespace of {0} takes no time to live")]
     BadTimeToLive(&'static str),

@@ -38,6 +38,7 @@ mod lifetime;
 mod listed;
 mod loading;
 mod log;
+mod merge;
 mod metadata;
 mod moves;
 mod namespace;
@@ -87,6 +88,7 @@ pub use kaml_index::{Cursor, FullKey, KEY_BYTES_MAX, KeptKey, Key, KeyBuf, KeyEr
 pub use kaml_ordered::OrderedReader;
 pub use layout::{BlockOptions, Span};
 pub use loading::{IndexLoad, LoadedIndex};
+pub use merge::{Base, Merge, MergeError, MergeStep, Merged, Operand};
 pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, VersionShape};
 pub use namespace_commands::{CountedDeletion, Deletion};
 pub use policy::{CollectionPolicy, UnknownPolicy};

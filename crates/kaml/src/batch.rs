@@ -7,7 +7,7 @@ use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::expiry::Expiry;
-use kaml_device::{Body, Condition, Key, KeyRef, Op};
+use kaml_device::{Body, Condition, Key, KeyRef, Merge, MergeStep, Op, Operand};
 
 /// Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
 /// judged by the state before the batch.
@@ -58,9 +58,24 @@ struct Item {
     namespace: NamespaceId,
     key: ItemKey,
     condition: Condition,
-    /// Start, length and checksum of the value; nothing for a delete.
-    value: Option<(usize, usize, u32)>,
+    content: Content,
     expiry: Expiry,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Start, length and checksum of the value.
+    Value(usize, usize, u32),
+    Delete,
+    Apply(Operand),
+    /// Start and length of the value that the key is to have; nothing if it must not exist.
+    Expect(Option<(usize, usize)>),
+}
+
+/// A batch as the firmware takes it.
+pub(crate) struct Merging<'a> {
+    pub(crate) ops: Vec<Op<'a>>,
+    pub(crate) merges: Vec<Merge<'a>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +126,7 @@ impl Batch {
         self.push(namespace, key.into(), None, Condition::IfPresent)
     }
 
-    /// Sets when the record that was added last expires; without it, the time to live of its namespace counts. It concerns values, and no
+    /// Sets when the record that was added last expires; without it, the time to live of its namespace counts. It concerns values and counters, and no
     /// deletes. [`Expiry::After`] begins when the batch is written.
     ///
     /// # Examples
@@ -129,19 +144,76 @@ impl Batch {
         self
     }
 
-    /// Records in the batch.
+    /// Changes a counter without reading it; see [`Operand`]. Operands apply to what the batch has put before them, and to the
+    /// results of earlier ones. The record keeps the time at which it expires, unless [`Batch::expires`] follows.
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml::{Batch, CreateOptions, Device, NamespaceOptions, Operand};
+    ///
+    /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+    /// let stats = device.ensure_namespace("stats", &NamespaceOptions::default())?;
+    /// let mut batch = Batch::new();
+    /// batch.apply(stats.id(), "visits", Operand::Add(1)).apply(stats.id(), "longest", Operand::Max(17));
+    /// assert_eq!(device.write_returning(&batch)?, [1, 17]);
+    /// assert_eq!(device.write_returning(&batch)?, [2, 17]);
+    /// # Ok::<(), kaml::Error>(())
+    /// ```
+    pub fn apply<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, operand: Operand) -> &mut Self {
+        self.push_content(namespace, key.into(), Content::Apply(operand), Condition::Always)
+    }
+
+    /// Lets the whole batch fail unless a key has this value before it; nothing: unless the key does not exist. It stores nothing itself.
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml::{Batch, CreateOptions, Device, NamespaceOptions};
+    ///
+    /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+    /// let users = device.ensure_namespace("users", &NamespaceOptions::default())?;
+    /// users.put("ada", b"1")?;
+    /// let mut batch = Batch::new();
+    /// batch.expect(users.id(), "ada", Some(b"1")).put(users.id(), "ada", b"2").delete(users.id(), "grace");
+    /// device.write(&batch)?;
+    /// assert!(device.write(&batch).unwrap_err().is_conflict());
+    /// # Ok::<(), kaml::Error>(())
+    /// ```
+    pub fn expect<'k>(
+        &mut self,
+        namespace: NamespaceId,
+        key: impl Into<KeyRef<'k>>,
+        value: Option<&[u8]>,
+    ) -> &mut Self {
+        let place = value.map(|value| self.keep(value));
+        self.push_content(namespace, key.into(), Content::Expect(place), Condition::Always)
+    }
+
+    /// Whether it has nothing but puts and deletes whose records expire by default: such a batch can be sent to another machine.
+    #[doc(hidden)]
+    pub fn is_plain(&self) -> bool {
+        self.items.iter().all(|item| item.expiry == Expiry::Default) && !self.has_merges()
+    }
+
+    /// Records in the batch, operands and expected values.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The records in their order.
+    /// The puts and deletes in their order.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        self.items.iter().map(|item| Record {
-            namespace: item.namespace,
-            key: self.key(item),
-            condition: item.condition,
-            value: item.value.map(|(start, len, _)| &self.values[start..start + len]),
+        self.items.iter().filter_map(|item| {
+            let value = match item.content {
+                Content::Value(start, len, _) => Some(&self.values[start..start + len]),
+                Content::Delete => None,
+                Content::Apply(_) | Content::Expect(_) => return None,
+            };
+            Some(Record { namespace: item.namespace, key: self.key(item), condition: item.condition, value })
         })
+    }
+
+    /// Whether it has operands or expected values.
+    pub(crate) fn has_merges(&self) -> bool {
+        self.items.iter().any(|item| matches!(item.content, Content::Apply(_) | Content::Expect(_)))
     }
 
     /// Whether a record has a condition.
@@ -173,6 +245,27 @@ impl Batch {
         value: Option<&[u8]>,
         condition: Condition,
     ) -> &mut Self {
+        let content = value.map_or(Content::Delete, |value| {
+            let (start, len) = self.keep(value);
+            Content::Value(start, len, crc_fast::crc32_iscsi(value))
+        });
+        self.push_content(namespace, key, content, condition)
+    }
+
+    /// Copies a value; where it lies.
+    fn keep(&mut self, value: &[u8]) -> (usize, usize) {
+        let start = self.values.len();
+        self.values.extend_from_slice(value);
+        (start, value.len())
+    }
+
+    fn push_content(
+        &mut self,
+        namespace: NamespaceId,
+        key: KeyRef<'_>,
+        content: Content,
+        condition: Condition,
+    ) -> &mut Self {
         let key = match key {
             KeyRef::Short(key) => ItemKey::Short(key),
             KeyRef::Bytes(bytes) => {
@@ -181,12 +274,7 @@ impl Batch {
                 ItemKey::Bytes(start, bytes.len())
             }
         };
-        let value = value.map(|value| {
-            let start = self.values.len();
-            self.values.extend_from_slice(value);
-            (start, value.len(), crc_fast::crc32_iscsi(value))
-        });
-        self.items.push(Item { namespace, key, condition, value, expiry: Expiry::Default });
+        self.items.push(Item { namespace, key, condition, content, expiry: Expiry::Default });
         self
     }
 
@@ -197,21 +285,34 @@ impl Batch {
         }
     }
 
+    /// The puts and deletes.
     pub(crate) fn ops(&self, shared: &Shared) -> Result<Vec<Op<'_>>, Error> {
-        let op = |item: &Item| {
-            let body = match item.value {
-                Some((start, len, crc32c)) => Body::Value { value: &self.values[start..start + len], crc32c },
-                None => Body::Delete,
+        Ok(self.merging(shared)?.ops)
+    }
+
+    /// Everything.
+    pub(crate) fn merging(&self, shared: &Shared) -> Result<Merging<'_>, Error> {
+        let mut all = Merging { ops: Vec::with_capacity(self.items.len()), merges: Vec::new() };
+        for item in &self.items {
+            let (namespace, key, condition) = (item.namespace, shared.key(self.key(item))?, item.condition);
+            let expires = item.expiry.resolve(shared);
+            let body = match item.content {
+                Content::Value(start, len, crc32c) => Body::Value { value: &self.values[start..start + len], crc32c },
+                Content::Delete => Body::Delete,
+                Content::Apply(operand) => {
+                    let step = MergeStep::Apply(operand);
+                    all.merges.push(Merge { at: all.ops.len(), namespace, key, step, expires });
+                    continue;
+                }
+                Content::Expect(value) => {
+                    let value = value.map(|(start, len)| &self.values[start..start + len]);
+                    let step = MergeStep::Expect(value);
+                    all.merges.push(Merge { at: all.ops.len(), namespace, key, step, expires });
+                    continue;
+                }
             };
-            let key = shared.key(self.key(item))?;
-            Ok(Op {
-                namespace: item.namespace,
-                key,
-                body,
-                condition: item.condition,
-                expires: item.expiry.resolve(shared),
-            })
-        };
-        self.items.iter().map(op).collect()
+            all.ops.push(Op { namespace, key, body, condition, expires });
+        }
+        Ok(all)
     }
 }

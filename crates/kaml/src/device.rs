@@ -259,6 +259,9 @@ impl Device {
     /// - [`Error::Conflict`] if a condition does not hold, and [`Error::EmptyBatch`] if the batch holds nothing.
     /// - Otherwise as [`Device::put`].
     pub fn write(&self, batch: &Batch) -> Result<(), Error> {
+        if batch.has_merges() {
+            return self.write_returning(batch).map(drop);
+        }
         self.put_batch(batch, |ops| self.shared().write(self.by(), ops))
     }
 
@@ -278,7 +281,10 @@ impl Device {
     /// # Errors
     /// As [`Device::write`].
     pub fn submit(&self, batch: &Batch) -> Result<Commit, Error> {
-        let frame = self.put_batch(batch, |ops| self.shared().submit(self.by(), ops))?;
+        let frame = match batch.has_merges() {
+            true => self.merge_batch(batch, |ops, merges| self.shared().submit_merging(self.by(), ops, merges))?,
+            false => self.put_batch(batch, |ops| self.shared().submit(self.by(), ops))?,
+        };
         Ok(Commit { shared: self.shared().clone(), frame })
     }
 

@@ -7,6 +7,7 @@
 //! Implements:       docs/ARCHITECTURE.md "Execution".
 
 mod large;
+mod merging;
 mod reads;
 
 pub(crate) use reads::Lookup;

@@ -5,6 +5,7 @@
 
 mod class;
 mod from;
+mod words;
 
 pub use class::ErrorClass;
 
@@ -13,6 +14,7 @@ use crate::{Holder, Key, KeyBuf, KeyError, NamespaceId};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use words::{holder_of, larger, taker};
 
 /// Why a call failed. Unless the variant states otherwise, what was stored before is untouched and nothing of the call took effect.
 ///
@@ -136,6 +138,39 @@ pub enum Error {
         /// Whether a record has that key.
         present: bool,
     },
+    /// An operand for a value that is no counter; nothing of the batch was stored.
+    #[error(
+        "namespace {namespace}: the value of key {key} has {bytes} bytes, and a counter 8; put a counter there, or use another key"
+    )]
+    NotACounter {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The key.
+        key: KeyBuf,
+        /// Bytes of its value.
+        bytes: u64,
+    },
+    /// A sum that a counter cannot have; nothing of the batch was stored.
+    #[error("namespace {namespace}: the counter of key {key} would exceed 64 bits; add less, or put another value")]
+    CounterOverflow {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The key.
+        key: KeyBuf,
+    },
+    /// A value is not the one that a batch expects, and nothing of the batch was stored.
+    #[error("namespace {namespace}: key {key} {}; read it again", if *.present { "has another value" } else { "does not exist" })]
+    ValueDiffers {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The key.
+        key: KeyBuf,
+        /// Whether a record has that key.
+        present: bool,
+    },
+    /// Operands or expected values in a queue, which does not wait for reads.
+    #[error("a queue takes no operands and no expected values; use write of the device")]
+    OperandInQueue,
     /// A read through a [`Snapshot`](crate::Snapshot) that has expired.
     #[error(
         "the snapshot is too old: it has expired, because the records that it kept were in the way of puts or exceeded the bound of \
@@ -560,17 +595,4 @@ pub enum Error {
     /// Options that no store can have.
     #[error("{0}")]
     BadStoreOptions(&'static str),
-}
-
-fn taker(namespace: Option<NamespaceId>) -> String {
-    namespace.map_or_else(|| "this device".to_owned(), |id| format!("namespace {id}"))
-}
-
-/// Only namespaces that keep versions take less than the device.
-fn larger(namespace: Option<NamespaceId>) -> &'static str {
-    namespace.map_or("", |_| ", because it keeps versions; put larger values into a namespace that does not")
-}
-
-fn holder_of(holder: &Option<Holder>) -> String {
-    holder.as_ref().map_or("another process, or opened twice in this one".into(), Holder::to_string)
 }

@@ -34,6 +34,7 @@ mod blocks;
 mod bytes;
 mod check;
 mod clustering;
+mod counters;
 mod device;
 mod driver;
 mod error;
@@ -86,6 +87,9 @@ pub use kaml_device::Condition;
 /// [`Device::clock`] has one.
 pub use kaml_device::DeviceClock;
 pub use kaml_device::NamespaceOptions;
+/// # Examples
+/// See [`Device::apply`] and [`Batch::apply`].
+pub use kaml_device::Operand;
 /// # Examples
 /// ```
 /// use kaml::{CreateOptions, Device, OpenOptions};

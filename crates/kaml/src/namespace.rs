@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::{
     Condition, CreateOptions, Cursor, Expiry, KeyBuf, KeyRef, NamespaceId, NamespaceInfo, NamespaceOptions,
-    OpenOptions, OrderedKeys,
+    OpenOptions, Operand, OrderedKeys,
 };
 use std::path::Path;
 
@@ -93,6 +93,35 @@ impl Namespace {
     /// As [`Device::put_expiring`].
     pub fn put_expiring<'k>(&self, key: impl Into<KeyRef<'k>>, value: &[u8], expiry: Expiry) -> Result<(), Error> {
         self.device.put_expiring(self.id, key, value, expiry)
+    }
+
+    /// Changes a counter in one atomic step and returns it as it is afterwards.
+    ///
+    /// # Errors
+    /// As [`Device::apply`].
+    pub fn apply<'k>(&self, key: impl Into<KeyRef<'k>>, operand: Operand) -> Result<i64, Error> {
+        self.device.apply(self.id, key, operand)
+    }
+
+    /// Adds a number to a counter and returns the sum.
+    ///
+    /// # Errors
+    /// As [`Device::apply`].
+    pub fn add<'k>(&self, key: impl Into<KeyRef<'k>>, number: i64) -> Result<i64, Error> {
+        self.device.add(self.id, key, number)
+    }
+
+    /// Stores a value, or deletes the key, if it has the expected value.
+    ///
+    /// # Errors
+    /// As [`Device::compare_and_set`].
+    pub fn compare_and_set<'k>(
+        &self,
+        key: impl Into<KeyRef<'k>>,
+        expected: Option<&[u8]>,
+        value: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        self.device.compare_and_set(self.id, key, expected, value)
     }
 
     /// When the record of a key expires: [`Expiry::At`] or [`Expiry::Never`]. Nothing if the key does not exist. Reads no flash.

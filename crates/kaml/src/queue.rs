@@ -204,6 +204,9 @@ impl AsyncQueue {
     /// # Errors
     /// As [`crate::Device::write`].
     pub fn write(&mut self, token: u64, batch: &Batch) -> Result<(), Error> {
+        if batch.has_merges() {
+            return Err(Error::OperandInQueue);
+        }
         let shared = self.shared.clone();
         self.submit(token, &mut batch.ops(&shared)?)
     }

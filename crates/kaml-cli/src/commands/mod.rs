@@ -1,5 +1,6 @@
 //! One module for each subcommand.
 
+mod add;
 mod backup;
 mod cat;
 mod check;
@@ -46,6 +47,8 @@ pub enum Command {
     Put(record::PutArguments),
     /// Read a record
     Get(record::GetArguments),
+    /// Add to a counter without reading it, durably
+    Add(add::Arguments),
     /// Delete a record, or a range of them, durably
     Delete(delete::Arguments),
     /// List the keys of a namespace, and their values
@@ -104,6 +107,7 @@ impl Command {
             Command::Identity(arguments) => arguments.run(),
             Command::Namespace(arguments) => arguments.run(),
             Command::Put(arguments) => arguments.run(),
+            Command::Add(arguments) => arguments.run(),
             Command::Get(arguments) => arguments.run(),
             Command::Delete(arguments) => arguments.run(),
             Command::List(arguments) => arguments.run(),

@@ -231,6 +231,10 @@ impl RemoteDevice {
 
     /// Stores the records of a batch, over any namespaces, all or none; durable when it returns.
     pub fn write(&self, batch: &Batch) -> Result<(), kaml::Error> {
+        if !batch.is_plain() {
+            let why = "operands, expected values and times of expiry are not sent over the network";
+            return Err(kaml::Error::Remote(why.to_owned()));
+        }
         let format = format_of(batch)?;
         let mut records = batch.records();
         let Some(first) = records.next() else { return Err(kaml::Error::EmptyBatch) };

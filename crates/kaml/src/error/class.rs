@@ -131,18 +131,20 @@ impl Error {
             | Error::HoldsRecords(_)
             | Error::ListedByRange(_)
             | Error::NotOrdered(_)
-            | Error::NotInStore(_) => C::WrongKind,
+            | Error::NotInStore(_)
+            | Error::NotACounter { .. }
+            | Error::OperandInQueue => C::WrongKind,
             Error::KeepsVersions(_) | Error::NoConditionOnVersions { .. } | Error::VersionsDoNotExpire(_) => {
                 C::KeepsVersions
             }
             Error::KeepsNoVersions(_) => C::KeepsNoVersions,
-            Error::Conflict { present: true, .. } => C::Exists,
-            Error::Conflict { present: false, .. } => C::NotFound,
+            Error::Conflict { present: true, .. } | Error::ValueDiffers { present: true, .. } => C::Exists,
+            Error::Conflict { present: false, .. } | Error::ValueDiffers { present: false, .. } => C::NotFound,
             Error::BadKey(_) => C::BadKey,
             Error::ValueTooLarge { .. } => C::ValueTooLarge,
             Error::BatchTooLarge { .. } => C::BatchTooLarge,
             Error::EmptyBatch => C::EmptyBatch,
-            Error::BlocksOutOfRange { .. } => C::OutOfRange,
+            Error::BlocksOutOfRange { .. } | Error::CounterOverflow { .. } => C::OutOfRange,
             Error::PartialBlock { .. } => C::PartialBlock,
             Error::NoSnapshot { .. } => C::NoSnapshot,
             Error::SnapshotTooOld => C::SnapshotTooOld,

@@ -32,6 +32,9 @@ impl From<CommandError> for Error {
                 Error::NoConditionOnVersions { namespace, key }
             }
             E::KeepsVersions(NotForVersions::Expiry(id)) => Error::VersionsDoNotExpire(id),
+            E::NotACounter { namespace, key, bytes } => Error::NotACounter { namespace, key, bytes },
+            E::CounterOverflow { namespace, key } => Error::CounterOverflow { namespace, key },
+            E::ValueDiffers { namespace, key, present } => Error::ValueDiffers { namespace, key, present },
             E::BadTimeToLive(kind) => Error::BadTimeToLive(kind),
             E::KeepsNoVersions(id) => Error::KeepsNoVersions(id),
             E::Versions(error) => error.into(),
