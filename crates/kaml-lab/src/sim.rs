@@ -116,7 +116,7 @@ struct SoakArguments {
 }
 
 /// Names of all small workloads.
-const WORKLOADS: [&str; 20] = [
+const WORKLOADS: [&str; 21] = [
     "puts",
     "collection",
     "growth",
@@ -134,6 +134,7 @@ const WORKLOADS: [&str; 20] = [
     "conditions",
     "long-keys",
     "snapshots",
+    "expiry",
     "large",
     "large-failures",
     "plain",

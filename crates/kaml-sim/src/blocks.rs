@@ -45,7 +45,7 @@ impl BlockPut {
         let count = rng.within(1, 20).min(workload.keys - first);
         let is_trim = rng.below(100) < workload.delete_percent;
         let seeds: Option<Vec<u64>> = (!is_trim).then(|| (0..count).map(|_| rng.draw()).collect());
-        let value = |seed: &u64| Value { seed: *seed, len: options.block_bytes }.noise();
+        let value = |seed: &u64| Value { seed: *seed, len: options.block_bytes, expires: 0 }.noise();
         let data = seeds.iter().flatten().flat_map(value).collect();
         let blocks = first..first + count;
         Some(Command::Blocks(BlockPut { space, blocks, seeds, options, data, change: None }))
@@ -85,8 +85,9 @@ impl BlockPut {
     fn changes(&self, bytes: Range<u64>) -> Changes {
         let block_bytes = u64::from(self.options.block_bytes);
         let range = bytes.start / block_bytes..(bytes.end / block_bytes).min(self.blocks.end - self.blocks.start);
-        let value =
-            |i: u64| self.seeds.as_ref().map(|seeds| Value { seed: seeds[i as usize], len: block_bytes as u32 });
+        let value = |i: u64| {
+            self.seeds.as_ref().map(|seeds| Value { seed: seeds[i as usize], len: block_bytes as u32, expires: 0 })
+        };
         range.map(|i| ((self.space, self.blocks.start + i), value(i))).collect()
     }
 }

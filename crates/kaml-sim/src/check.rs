@@ -177,6 +177,7 @@ pub fn contents(
     workload: &Workload,
 ) -> Result<u64, Violation> {
     spaces(core, model)?;
+    core.clock().advance_to(model.now); // that of the host was not set back
     medium.spare_reads(true);
     let reader = core.reader();
     let mut lost = 0;

@@ -11,7 +11,8 @@ use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::PastCommand;
 use kaml_device::{
-    Body, Condition, Core, DIRECT_BYTES, KeyBuf, KeyKind, Op, Reader, StageError, encode_image, image_bytes,
+    Body, Condition, Core, DIRECT_BYTES, Expires, KeyBuf, KeyKind, Op, Reader, StageError, encode_expiring_image,
+    expiring_image_bytes,
 };
 use kaml_flash::AlignedBuf;
 use std::collections::BTreeMap;
@@ -112,8 +113,14 @@ impl Command {
             return Command::Get((space(rng), rng.below(workload.keys)));
         }
         let count = rng.within(1, workload.batch_max);
-        let change = |_| ((space(rng), rng.below(workload.keys)), draw_value(rng, workload));
-        let mut put = Put::new((0..count).map(change).collect(), model);
+        let change = |_| ((space(rng), rng.below(workload.keys)), draw_value(rng, workload, model.now));
+        let mut changes: Changes = (0..count).map(change).collect();
+        for (address, value) in &mut changes {
+            if let Some(value) = value.as_mut().filter(|_| model.pasts.contains_key(&address.0)) {
+                value.expires = 0; // versions do not expire
+            }
+        }
+        let mut put = Put::new(changes, model);
         if workload.condition_percent > 0 && rng.below(100) < workload.condition_percent {
             put.draw_conditions(rng, model);
         }
@@ -121,7 +128,10 @@ impl Command {
     }
 }
 
-fn draw_value(rng: &mut Rng, workload: &Workload) -> Option<Value> {
+/// The longest time to live: some hundred turns.
+const TTL_MAX: u64 = 60;
+
+fn draw_value(rng: &mut Rng, workload: &Workload, now: u64) -> Option<Value> {
     if rng.below(100) < workload.delete_percent {
         return None;
     }
@@ -129,7 +139,9 @@ fn draw_value(rng: &mut Rng, workload: &Workload) -> Option<Value> {
         true => DIRECT_BYTES as u64 + rng.below(workload.direct_len_more),
         false => rng.below(workload.len_max + 1),
     };
-    Some(Value { seed: rng.draw(), len: len as u32 })
+    let does_expire = workload.expiry_percent > 0 && rng.below(100) < workload.expiry_percent;
+    let expires = if does_expire { now + rng.below(TTL_MAX) } else { 0 };
+    Some(Value { seed: rng.draw(), len: len as u32, expires })
 }
 
 /// An atomic Put that waits to be staged.
@@ -142,6 +154,8 @@ pub struct Put {
     looked: BTreeMap<Address, usize>,
     /// The bytes of each value, and their checksums.
     bytes: Vec<Option<(Vec<u8>, u32)>>,
+    /// When each record expires; 0 for never.
+    expires: Vec<u64>,
     /// The tickets of large values that have a place.
     tickets: Vec<Option<u64>>,
 }
@@ -156,6 +170,7 @@ impl Put {
         };
         Put {
             bytes: changes.values().map(bytes).collect(),
+            expires: changes.values().map(|value| value.map_or(0, |value| value.expires)).collect(),
             tickets: vec![None; changes.len()],
             keys: changes.keys().map(|address| model.key(*address)).collect(),
             conditions: vec![Condition::Always; changes.len()],
@@ -266,9 +281,10 @@ impl Put {
                 Some(ticket) => ticket,
                 None => {
                     let key = &core.reader().key(key.into()).expect("a key");
-                    let buf = AlignedBuf::zeroed(image_bytes(core.geometry(), *key, bytes.len()));
+                    let expires = self.expires[i];
+                    let buf = AlignedBuf::zeroed(expiring_image_bytes(core.geometry(), *key, bytes.len(), expires));
                     let (value, after) = ((&bytes[..], *crc32c), core.last_sequence());
-                    let image = encode_image(core.geometry(), *space, *key, value, after, buf);
+                    let image = encode_expiring_image(core.geometry(), *space, *key, value, after, expires, buf);
                     *self.tickets[i].insert(core.place(*space, *key, image)?)
                 }
             };
@@ -289,7 +305,7 @@ impl Put {
             key: reader.key((&self.keys[i]).into()).expect("a key"),
             body: body(i),
             condition: self.conditions[i],
-            expires: Default::default(),
+            expires: if self.expires[i] == 0 { Expires::Never } else { Expires::At(self.expires[i]) },
         };
         self.changes.keys().enumerate().map(op).collect()
     }

@@ -90,6 +90,8 @@ pub struct Model {
     pub logs: BTreeMap<u32, Logs>,
     /// Answered records, of a versioned namespace the newest.
     pub records: BTreeMap<Address, Value>,
+    /// The clock of the device, in milliseconds. Records have left `records` at their times.
+    pub now: u64,
     /// Staged and not completed, in that order, with the frames that carry them.
     pub unanswered: VecDeque<(u64, Changes)>,
 }
@@ -107,7 +109,8 @@ impl Model {
     /// Whether a key exists after all that is in progress is committed.
     pub fn is_present(&self, address: &Address) -> bool {
         let staged = self.unanswered.iter().rev().find_map(|(_, changes)| changes.get(address));
-        staged.map_or_else(|| self.records.contains_key(address), Option::is_some)
+        let is_seen = |value: &Option<Value>| value.is_some_and(|value| value.is_live(self.now));
+        staged.map_or_else(|| self.records.contains_key(address), is_seen)
     }
 
     /// What a delete of a range does: each key of it that exists, or may after what is in progress, is gone.
@@ -116,6 +119,14 @@ impl Model {
         let known = self.records.keys().chain(staged).filter(|address| address.0 == space);
         let within = known.filter(|address| range.contains(self.key(**address).as_bytes()));
         within.map(|address| (*address, None)).collect()
+    }
+
+    /// The clock of the device shows this time; returns how many records have expired.
+    pub fn advance_to(&mut self, now: u64) -> u64 {
+        let count = self.records.len();
+        self.now = now;
+        self.records.retain(|_, value| value.is_live(now));
+        (count - self.records.len()) as u64
     }
 
     /// Whether a namespace is known that was not asked to go.
@@ -138,8 +149,8 @@ impl Model {
     fn apply(&mut self, changes: &Changes) {
         self.pasts.iter_mut().for_each(|(space, past)| past.apply(*space, changes));
         for (address, value) in changes.iter().filter(|((space, _), _)| self.spaces.contains_key(space)) {
-            match value {
-                Some(value) => drop(self.records.insert(*address, *value)),
+            match value.filter(|value| value.is_live(self.now)) {
+                Some(value) => drop(self.records.insert(*address, value)),
                 None => drop(self.records.remove(address)),
             }
         }
@@ -223,7 +234,8 @@ impl<'a> Comparison<'a> {
         let mut touched: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (position, (_, changes)) in model.unanswered.iter().enumerate() {
             for (address, value) in changes {
-                touched.entry(*address).or_default().push((position, *value));
+                let value = value.filter(|value| value.is_live(model.now));
+                touched.entry(*address).or_default().push((position, value));
             }
         }
         let possible = vec![true; model.unanswered.len() + 1];
@@ -293,7 +305,7 @@ mod tests {
     /// Method: two Puts over two keys; all combinations of old and new.
     #[test]
     fn prefixes_pass() {
-        let value = |seed| Value { seed, len: 9 };
+        let value = |seed| Value { seed, len: 9, expires: 0 };
         let put = |a: u64, b: u64| Changes::from([((1, 0), Some(value(a))), ((1, 1), Some(value(b)))]);
         let model = Model {
             records: BTreeMap::from([((1, 0), value(1)), ((1, 1), value(2))]),

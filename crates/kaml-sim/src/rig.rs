@@ -584,7 +584,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 impl Loaded {
     fn new(load: &Load) -> Loaded {
         let mut value = Vec::new();
-        Value { seed: u64::from(load.space), len: load.bytes }.run(&mut value);
+        Value { seed: u64::from(load.space), len: load.bytes, expires: 0 }.run(&mut value);
         let crc32c = crc_fast::crc32_iscsi(&value);
         Loaded { load: load.clone(), issued: 0, answered: 0, value, crc32c, sheet: Sheet::new() }
     }

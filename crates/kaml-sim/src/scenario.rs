@@ -62,6 +62,8 @@ pub struct Workload {
     pub long_key_percent: u64,
     /// Turns in a hundred in which a snapshot is opened, closed or read.
     pub snapshot_percent: u64,
+    /// Values in a hundred that expire; then time passes on the device.
+    pub expiry_percent: u64,
     /// One command in this many moves a namespace to other logs.
     pub move_one_in: u64,
     /// One turn in this many requests another size of the device, which also grows by itself; never if 0.
@@ -214,6 +216,7 @@ impl Scenario {
             string_percent: 0,
             long_key_percent: 0,
             snapshot_percent: 0,
+            expiry_percent: 0,
             move_one_in: u64::MAX,
             resize_one_in: 0,
             is_crowded: false,
@@ -314,6 +317,21 @@ impl Scenario {
                 root_one_in: 12,
                 unload_one_in: 40,
                 namespace_one_in: 60,
+                ..base
+            },
+            Small::Expiry => Workload {
+                spaces: 3,
+                keys: records_that_fill(&geometry, 1_500, 45) / 3,
+                len_max: 3_000,
+                direct_one_in: 20,
+                commands: 500,
+                get_percent: 25,
+                condition_percent: 25,
+                long_key_percent: 60,
+                snapshot_percent: 10,
+                expiry_percent: 70,
+                root_one_in: 12,
+                unload_one_in: 25,
                 ..base
             },
             Small::Large => lone,
@@ -469,6 +487,7 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         string_percent: 0,
         long_key_percent: 0,
         snapshot_percent: 0,
+        expiry_percent: 0,
         move_one_in: u64::MAX,
         resize_one_in: 0,
         is_crowded: false,

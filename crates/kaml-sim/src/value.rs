@@ -11,9 +11,16 @@ pub struct Value {
     pub seed: u64,
     /// How many.
     pub len: u32,
+    /// When its record expires, by the clock of the device; 0 for never.
+    pub expires: u64,
 }
 
 impl Value {
+    /// Whether its record is seen at a time.
+    pub fn is_live(&self, now: u64) -> bool {
+        self.expires == 0 || self.expires > now
+    }
+
     /// Bytes that resemble no other value's: for finding mistakes.
     pub fn noise(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len as usize + 8);

@@ -142,7 +142,7 @@ fn short(model: &Model, address: Address) -> Key {
 }
 
 fn command(finished: u32) -> Value {
-    Value { seed: finished.into(), len: 8 }
+    Value { seed: finished.into(), len: 8, expires: 0 }
 }
 
 // --- comparing ------------------------------------------------------------------------------------------------------------

@@ -72,6 +72,9 @@ const ENDLESS_TURNS_MAX: u64 = 2_000_000;
 const DELETION_TURNS: u64 = 20;
 /// Names that namespaces of crowded devices share.
 const NAMES: u64 = 8;
+/// One turn in this many lets time pass, and so many milliseconds less one at most.
+const TIME_PASSES_ONE_IN: u64 = 4;
+const TIME_STEP_MAX: u64 = 12;
 /// What passes when nothing is in progress: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
 
@@ -194,6 +197,7 @@ impl World {
             self.poll()?;
         }
         self.finish_deletion();
+        self.pass_time();
         self.use_snapshots()?;
         self.change_size();
         self.deliver()?;
@@ -203,6 +207,15 @@ impl World {
             return Err(Violation::new(format!("a command waits for ever: {:?}", self.core)).into());
         }
         self.check_medium()
+    }
+
+    /// Time passes on the device occasionally, where records expire.
+    fn pass_time(&mut self) {
+        if self.workload.expiry_percent > 0 && self.rng.one_in(TIME_PASSES_ONE_IN) {
+            let now = self.model.now + self.rng.below(TIME_STEP_MAX);
+            self.core.clock().advance_to(now);
+            self.counts.expired += self.model.advance_to(now);
+        }
     }
 
     /// Lets the next thing happen on the medium.

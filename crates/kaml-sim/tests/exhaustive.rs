@@ -152,3 +152,11 @@ fn sizes_change() {
     let totals = exhaust(Small::Resized, 0..16, 10);
     assert!(totals.counts.resized > 100, "{totals:?}");
 }
+
+/// Goal:   the same for records that expire: they are seen until their time and never after it, also over a cut.
+/// Method: most values expire, small and large ones under keys of every length; time passes on the device between operations.
+#[test]
+fn expiry() {
+    let totals = exhaust(Small::Expiry, 0..3, 40);
+    assert!(totals.counts.expired > 300, "{totals:?}");
+}

@@ -40,6 +40,8 @@ pub enum Small {
     LongKeys,
     /// Snapshots that are opened, read and closed all the time, of keys of all kinds, while collection moves records.
     Snapshots,
+    /// Records that expire, of keys of all kinds, small and large, while indexes leave memory and snapshots are open.
+    Expiry,
     /// One large value after the other, most of them programmed by their callers.
     Large,
     /// The same on flash where programs fail or find no space below, over several lives; not in that list either.
@@ -51,7 +53,7 @@ pub enum Small {
 
 impl Small {
     /// Those that are cut at every operation.
-    pub const ALL: [Small; 13] = [
+    pub const ALL: [Small; 14] = [
         Small::Puts,
         Small::Collection,
         Small::Growth,
@@ -64,6 +66,7 @@ impl Small {
         Small::Conditions,
         Small::LongKeys,
         Small::Snapshots,
+        Small::Expiry,
         Small::Large,
     ];
 
@@ -87,6 +90,7 @@ impl Small {
             Small::Conditions => "conditions",
             Small::LongKeys => "long-keys",
             Small::Snapshots => "snapshots",
+            Small::Expiry => "expiry",
             Small::Large => "large",
             Small::LargeFailures => "large-failures",
             Small::Plain => "plain",

@@ -38,6 +38,8 @@ pub struct Counts {
     pub snapshot_listings: u64,
     /// Snapshots that had expired when they were read.
     pub snapshots_expired: u64,
+    /// Records that expired.
+    pub expired: u64,
     /// Namespaces moved to other logs.
     pub moves: u64,
     /// Changes of the device's size.
@@ -73,6 +75,7 @@ impl Counts {
         self.snapshot_reads += other.snapshot_reads;
         self.snapshot_listings += other.snapshot_listings;
         self.snapshots_expired += other.snapshots_expired;
+        self.expired += other.expired;
         self.moves += other.moves;
         self.moves_refused += other.moves_refused;
         self.resized += other.resized;

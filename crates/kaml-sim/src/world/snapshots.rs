@@ -96,6 +96,13 @@ impl World {
     }
 
     fn open_snapshot(&mut self) {
+        // What has expired is not in a snapshot: indexes in which a record is due come into memory first.
+        while let Some(id) = self.core.due_without_index() {
+            match self.load_index(id) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return,
+            }
+        }
         let Ok(ticket) = self.core.open_snapshot() else { return }; // it is being closed
         let model = &self.model;
         let is_readable = |(id, (_, phase)): &(&u32, &(String, Phase))| {

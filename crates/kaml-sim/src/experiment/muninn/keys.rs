@@ -72,7 +72,7 @@ impl Workload {
         let (low, high) = self.pair_bytes;
         let pair = if low == high { low } else { self.draws(!put).within(low, high) };
         let len = pair.saturating_sub(HEADER_BYTES as u64 + KEY_BYTES) as u32;
-        Value { seed: put, len }.run(into);
+        Value { seed: put, len, expires: 0 }.run(into);
     }
 
     fn draws(&self, put: u64) -> Rng {
