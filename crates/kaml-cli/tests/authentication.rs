@@ -113,3 +113,56 @@ fn files_with_secrets_are_checked() {
     let said = world.fails(2, &["list", url, "notes", "--dhchap-secret-file", "secret"]);
     assert!(said.contains("chmod 600") && !said.contains("AAEC"), "{said}");
 }
+
+/// Goal:   a host sees and changes what the file gives it, and rights change with SIGHUP; without the file nobody manages namespaces.
+/// Method: a host that may do everything, one that may read one namespace and not see another one; commands of `kaml` by both.
+#[test]
+fn hosts_have_rights() {
+    let world = World::new();
+    world.ok(&["namespace", "create", "data.kaml", "hidden"]);
+    world.ok(&["put", "data.kaml", "notes", "key", "value"]);
+    let [hosts, log] = ["hosts.toml", "log"].map(|name| world.path(name));
+    let file = |notes: &str| {
+        let owner = "[[host]]\nnqn = \"nqn.2026-11.example:owner\"\nnamespaces = { \"*\" = \"administer\" }\ncreate-namespaces = true\n";
+        format!("{owner}[[host]]\nnqn = \"{HOST}\"\nnamespaces = {{ \"*\" = \"none\", notes = \"{notes}\" }}\n")
+    };
+    private(&hosts, &file("read"));
+    let arguments = ["data.kaml", "--hosts", "hosts.toml", "--log-level", "info"];
+    let (mut serving, url) = world.serve_saying(&arguments, File::create(&log).unwrap().into());
+    let limited = ["--host-nqn", HOST];
+    let owner = ["--host-nqn", "nqn.2026-11.example:owner"];
+    let with = |arguments: &[&'static str], host: &[&'static str]| -> Vec<String> {
+        let fill = |word: &&str| if *word == "URL" { url.clone() } else { (*word).to_owned() };
+        arguments.iter().chain(host).map(fill).collect()
+    };
+    let ok = |arguments: &[&'static str], host: &[&'static str]| {
+        let all = with(arguments, host);
+        world.ok(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let fails = |arguments: &[&'static str], host: &[&'static str]| {
+        let all = with(arguments, host);
+        let output = world.run(&all.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(!output.status.success(), "{all:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let listed = ok(&["namespace", "list", "URL"], &limited);
+    assert!(listed.contains("notes") && !listed.contains("hidden"), "{listed}");
+    assert_eq!(ok(&["get", "URL", "notes", "key"], &limited), "value");
+    let said = fails(&["put", "URL", "notes", "key", "other"], &limited);
+    assert!(said.contains("write protected"), "{said}");
+    assert!(fails(&["get", "URL", "hidden", "key"], &limited).contains("hidden"));
+    let said = fails(&["namespace", "create", "URL", "more"], &limited);
+    assert!(said.contains("operation denied"), "{said}");
+    ok(&["namespace", "create", "URL", "more"], &owner);
+    ok(&["put", "URL", "hidden", "key", "mine"], &owner);
+    private(&hosts, &file("write"));
+    kill_process(Pid::from_child(&serving), Signal::HUP).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while !has(&log, &["the hosts that may connect have been changed"]) {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ok(&["put", "URL", "notes", "key", "other"], &limited);
+    ok(&["namespace", "delete", "URL", "more", "--yes"], &owner);
+    end(&mut serving);
+}

@@ -4,7 +4,7 @@
 //! chance; but any PDU can be sent wrong, and raw bytes too.
 
 use kaml::{BlockOptions, CreateOptions, Device, KeyKind, NamespaceOptions, VersionOptions};
-use kaml_nvme::target::{Offline, Options};
+use kaml_nvme::target::{Access, Offline, Options};
 use kaml_nvme::transport::framer::{Event, Framer};
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::transport::{Digests, End};
@@ -34,7 +34,8 @@ impl World {
     fn new() -> World {
         let device = Device::in_memory(&CreateOptions { block_bytes: Some(1 << 20), ..CreateOptions::new(48 << 20) });
         let device = device.expect("a device in memory");
-        let options = Options { memory_bytes: MEMORY_BYTES, ..Options::for_device(&device) };
+        let access = Access::open().with_all_rights();
+        let options = Options { memory_bytes: MEMORY_BYTES, access, ..Options::for_device(&device) };
         let offline = Offline::new(&device, options).expect("a target");
         World { device, offline }
     }

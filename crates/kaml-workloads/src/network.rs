@@ -12,7 +12,7 @@ use crate::{Error, Figures};
 use hdrhistogram::Histogram;
 use kaml::{Device, Key};
 use kaml_nvme::host::{Blocks, Controller, Finished, HostOptions, KeyValue, Queue, RemoteUrl, Ticket, Wait};
-use kaml_nvme::target::{self, Options, Server, Stopper};
+use kaml_nvme::target::{self, Access, Options, Server, Stopper};
 use kaml_nvme::wire::command::Command;
 use rustix::event::{PollFd, PollFlags};
 use std::io::{Read, Write};
@@ -31,7 +31,8 @@ pub struct Served {
 impl Served {
     /// Serves a device; with `busy_poll` it never sleeps.
     pub fn start(device: &Device, busy_poll: bool) -> Result<Served, Error> {
-        let server = Server::bind(device, "127.0.0.1:0", Options { busy_poll, ..Options::for_device(device) })?;
+        let access = Access::open().with_all_rights();
+        let server = Server::bind(device, "127.0.0.1:0", Options { busy_poll, access, ..Options::for_device(device) })?;
         let url = RemoteUrl { address: server.address().to_string(), subsystem: server.options().subsystem.clone() };
         let stopper = server.stopper();
         let run = std::thread::Builder::new().name("target".into()).spawn(|| server.run());

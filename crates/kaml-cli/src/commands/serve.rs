@@ -11,7 +11,7 @@ use crate::size;
 use crate::store::DeviceArgument;
 use clap::Args;
 use kaml::{CreateOptions, Device};
-use kaml_nvme::target::{Access, Control, Error, Options, Server, Stopper};
+use kaml_nvme::target::{Access, Control, Error, KeepReservations, Options, Server, Stopper};
 use serde::Serialize;
 use signal_hook::consts::SIGHUP;
 use std::io::ErrorKind;
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Serve a new device in memory of this size instead; it is lost when the process ends
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "path")]
     in_memory: Option<u64>,
-    /// Address and port; port 0 takes a free one. Anyone that can reach it can read and write
+    /// Address and port; port 0 takes a free one. Without --hosts anyone that can reach it can read and write
     #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
     /// Serve a live page, /metrics for Prometheus and /health over HTTP at this address and port; port 0 takes a free one. Anyone that can
@@ -56,6 +56,13 @@ pub struct Arguments {
     /// File of the hosts that may connect, with their secrets (see docs/nvme.md); only its owner may read it. SIGHUP reads it again
     #[arg(long, value_name = "FILE", conflicts_with = "allowed_hosts")]
     hosts: Option<PathBuf>,
+    /// File for reservations that hosts want to survive power loss [default: the device file with `.reservations` added; none for a block
+    /// device]
+    #[arg(long, value_name = "FILE", conflicts_with = "in_memory")]
+    reservations: Option<PathBuf>,
+    /// Let hosts create, change and delete namespaces; with --hosts the file states which ones may
+    #[arg(long, conflicts_with = "hosts")]
+    allow_management: bool,
     /// Memory for data of commands in flight, for all hosts together
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1G")]
     memory: u64,
@@ -84,13 +91,17 @@ impl Arguments {
         log::start(self.log_level);
         let device = self.open()?;
         let mut options = Options::for_device(&device);
-        options.subsystem = self.subsystem.unwrap_or(options.subsystem);
+        options.subsystem = self.subsystem.clone().unwrap_or(options.subsystem);
         options.access = match &self.hosts {
             Some(file) => hosts::read(file)?,
             None if self.allowed_hosts.is_empty() => Access::open(),
             None => Access::only(self.allowed_hosts.iter().map(String::as_str)),
         };
+        if self.allow_management {
+            options.access = options.access.with_all_rights();
+        }
         options.busy_poll = self.busy_poll;
+        options.reservations = self.keep_reservations();
         options.memory_bytes = usize::try_from(self.memory).unwrap_or(usize::MAX);
         let server = Server::bind(&device, &self.listen, options).map_err(failed)?;
         let metrics = self.metrics.map(|address| metrics::start(&address, &device, server.monitor())).transpose()?;
@@ -111,6 +122,20 @@ impl Arguments {
         server.run().map_err(failed)?;
         drop(metrics);
         Ok(device.close()?)
+    }
+
+    /// Where reservations persist: in the file that was named, next to a device file, or nowhere.
+    fn keep_reservations(&self) -> KeepReservations {
+        match (&self.reservations, &self.device) {
+            (Some(file), _) => KeepReservations::File(file.clone()),
+            (None, None) => KeepReservations::WithDevice,
+            (None, Some(device)) if device.path().is_file() => {
+                let mut beside = device.path().as_os_str().to_owned();
+                beside.push(".reservations");
+                KeepReservations::File(beside.into())
+            }
+            (None, Some(_)) => KeepReservations::Nowhere,
+        }
     }
 
     fn open(&self) -> Result<Device, Failure> {

@@ -86,7 +86,10 @@ impl World {
 
     /// As [`World::serve_with`], with its output to people sent elsewhere.
     pub fn serve_saying(&self, arguments: &[&str], stderr: Stdio) -> (Child, String) {
-        let serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
+        let mut serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
+        if !arguments.contains(&"--hosts") {
+            serve.push("--allow-management");
+        }
         let mut serving = self.command(&serve).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut said = String::new();
         let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());

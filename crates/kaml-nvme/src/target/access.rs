@@ -1,7 +1,7 @@
 //! Which hosts may connect, and what they have to prove.
 //!
-//! Lives here:       hosts by their names, with their secrets.
-//! Lives elsewhere:  the proof (`authentication`), files with secrets (`kaml-cli`).
+//! Lives here:       hosts by their names, with their secrets and their rights.
+//! Lives elsewhere:  the proof (`authentication`), what a right is needed for (`rights`), files with secrets (`kaml-cli`).
 //! Implements:       docs/nvme.md "Who may connect".
 
 use crate::auth::{Secret, Strength};
@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 pub struct Access {
     /// Hosts that are known, by their qualified names.
     pub hosts: BTreeMap<String, HostAccess>,
-    /// Whether hosts that are not known may connect as well; they prove nothing.
-    pub admits_others: bool,
+    /// What hosts may do that are not known, if they may connect; they prove nothing.
+    pub others: Option<Rights>,
     /// What authentication must use at least.
     pub strength: Strength,
 }
@@ -36,19 +36,58 @@ pub struct HostAccess {
     pub secret: Option<Secret>,
     /// What the controller proves to a host that challenges it; a host that does is refused if there is none.
     pub controller_secret: Option<Secret>,
+    /// What it may do.
+    pub rights: Rights,
 }
 
 impl HostAccess {
     /// A host that has to authenticate itself, and the controller to it if there is a secret of the controller.
     pub fn authenticated(secret: Secret, controller_secret: Option<Secret>) -> HostAccess {
-        HostAccess { secret: Some(secret), controller_secret }
+        HostAccess { secret: Some(secret), controller_secret, rights: Rights::default() }
+    }
+}
+
+/// What a host may do with a namespace. Each right includes those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    /// Nothing: the namespace does not appear.
+    None,
+    /// Read.
+    Read,
+    /// Read, write, and reserve.
+    #[default]
+    Write,
+    /// Also rename and delete it, attach it to controllers and change its attributes.
+    Administer,
+}
+
+/// What a host may do with all namespaces. By default it may write to all, and create and delete none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// With namespaces of these names.
+    pub namespaces: BTreeMap<String, Right>,
+    /// With all others.
+    pub others: Right,
+    /// Whether it may create namespaces.
+    pub creates: bool,
+}
+
+impl Rights {
+    /// A host that may do everything.
+    pub fn all() -> Rights {
+        Rights { namespaces: BTreeMap::new(), others: Right::Administer, creates: true }
+    }
+
+    /// What it may do with a namespace.
+    pub fn on(&self, namespace: &str) -> Right {
+        self.namespaces.get(namespace).copied().unwrap_or(self.others)
     }
 }
 
 impl Access {
-    /// All hosts may connect, and prove nothing.
+    /// All hosts may connect, prove nothing, and write to all namespaces.
     pub fn open() -> Access {
-        Access { admits_others: true, ..Access::default() }
+        Access { others: Some(Rights::default()), ..Access::default() }
     }
 
     /// Hosts of these names may connect, and prove nothing.
@@ -57,9 +96,22 @@ impl Access {
         Access { hosts, ..Access::default() }
     }
 
+    /// The same hosts, which may do everything.
+    #[must_use]
+    pub fn with_all_rights(mut self) -> Access {
+        self.hosts.values_mut().for_each(|host| host.rights = Rights::all());
+        self.others = self.others.map(|_| Rights::all());
+        self
+    }
+
     /// Whether a host of this name may connect, if it proves what it has to.
     pub fn admits(&self, host: &str) -> bool {
-        self.admits_others || self.hosts.contains_key(host)
+        self.rights(host).is_some()
+    }
+
+    /// What a host of this name may do, if it may connect.
+    pub fn rights(&self, host: &str) -> Option<&Rights> {
+        self.hosts.get(host).map(|host| &host.rights).or(self.others.as_ref())
     }
 
     /// A name that is no qualified name.

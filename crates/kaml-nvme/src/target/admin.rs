@@ -4,9 +4,11 @@
 //! Lives elsewhere:  Identify (`identify`), Get Log Page (`logs`), namespaces (`namespaces`).
 //! Implements:       spec:NVMe-Base "Admin Command Set", "Features".
 
+use super::access::Right;
 use super::controller::{IO_QUEUES_MAX, Kind, THRESHOLDS_KELVIN};
-use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Role, Target};
+use super::core::{ALL_NAMESPACES, Origin, Outcome, Role, Target};
 use super::engine::Reply;
+use super::spaces::Holds;
 use crate::wire::command::{Command, admin};
 use crate::wire::session::name_of;
 use crate::wire::status::Status;
@@ -142,7 +144,10 @@ impl Target {
                 let nsid = self.attached(id, command.nsid.get())?.id;
                 Ok(controller.notice_masks.get(&nsid).copied().unwrap_or(0))
             }
-            feature::RESERVATION_PERSISTENCE => self.attached(id, command.nsid.get()).map(|_| 0),
+            feature::RESERVATION_PERSISTENCE => {
+                let nsid = self.attached(id, command.nsid.get())?.id;
+                Ok(self.reservations.get(&nsid).is_some_and(|reservations| reservations.persists()).into())
+            }
             feature::WRITE_CACHE | feature::HOST_BEHAVIOUR | feature::COMMAND_SETS | feature::HOST_ID => Ok(0),
             feature::TEMPERATURE => Ok(controller.thresholds_kelvin[threshold(command)?].into()),
             _ if is_kept(fid) => Ok(controller.features.get(&fid).copied().unwrap_or(0)),
@@ -156,6 +161,19 @@ impl Target {
         self.feature(id, fid, command)?;
         if save {
             return Err(Status::NOT_SAVEABLE);
+        }
+        if fid == feature::RESERVATION_PERSISTENCE {
+            let all = command.nsid == ALL_NAMESPACES;
+            let nsids: Vec<u32> = self.spaces.keys().copied().filter(|nsid| all || command.nsid == *nsid).collect();
+            let may = |nsid: &u32| self.right(id, *nsid) >= Right::Write;
+            let (allowed, refused): (Vec<u32>, Vec<u32>) = nsids.into_iter().partition(may);
+            if !all && !refused.is_empty() {
+                return Err(Status::OPERATION_DENIED);
+            }
+            return allowed.into_iter().try_for_each(|nsid| self.set_persistence(nsid, value & 1 == 1)).map(|()| 0);
+        }
+        if fid == feature::KEY_VALUE && self.right(id, command.nsid.get()) < Right::Write {
+            return Err(Status::WRITE_PROTECTED); // it applies to all hosts
         }
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         match fid {
@@ -183,8 +201,7 @@ impl Target {
                 let nsids = self.spaces.keys().filter(|nsid| all || **nsid == command.nsid.get());
                 controller.notice_masks.extend(nsids.map(|nsid| (*nsid, value)));
             }
-            feature::RESERVATION_PERSISTENCE if value & 1 == 0 => {}
-            feature::RESERVATION_PERSISTENCE => return Err(Status::INVALID_FIELD), // nothing persists
+            feature::RESERVATION_PERSISTENCE => unreachable!("it was set before"),
             feature::HOST_BEHAVIOUR if data.len() < HOST_BEHAVIOUR_BYTES => return Err(Status::SGL_LENGTH),
             feature::HOST_BEHAVIOUR => {}                     // nothing here depends on it
             feature::COMMAND_SETS if value & 0x1ff == 0 => {} // the one combination there is
@@ -204,10 +221,10 @@ impl Target {
     }
 
     /// A namespace that exists, attached or not.
-    pub(crate) fn allocated(&self, nsid: u32) -> Result<&super::core::Space, Status> {
+    pub(crate) fn allocated(&self, id: u16, nsid: u32) -> Result<&super::spaces::Space, Status> {
         match nsid {
             0 | ALL_NAMESPACES => Err(Status::INVALID_NAMESPACE),
-            _ => self.spaces.get(&nsid).ok_or(Status::INVALID_FIELD),
+            _ => self.seen(id, nsid).ok_or(Status::INVALID_FIELD),
         }
     }
 }

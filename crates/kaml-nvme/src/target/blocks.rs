@@ -7,8 +7,9 @@
 //! A write is durable when it completes, so there is nothing that Force Unit Access or Flush could add. Protection
 //! information does not exist here: its fields are not looked at.
 
-use super::core::{Origin, Outcome, Space, Target};
+use super::core::{Origin, Outcome, Target};
 use super::engine::status_of;
+use super::spaces::Space;
 use super::workers::{Step, Worker};
 use crate::wire::blocks::{DATASET_DEALLOCATE, decode_ranges, get_range};
 use crate::wire::command::{Command, nvm};

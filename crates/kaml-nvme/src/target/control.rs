@@ -69,6 +69,8 @@ impl Target {
             self.end(id);
         }
         self.renew_authentication();
+        let infos = self.engine.device().namespaces();
+        self.hold_all(&infos);
         tracing::info!(hosts = self.options.access.hosts.len(), "the hosts that may connect have been changed");
     }
 }

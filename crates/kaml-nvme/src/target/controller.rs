@@ -6,6 +6,7 @@
 
 use super::core::Origin;
 use super::named::Lists;
+use super::rights::Held;
 use super::snapshots::Snapshots;
 use crate::wire::fabrics::{Configuration, ready};
 use crate::wire::logs::{ErrorEntry, lid};
@@ -77,6 +78,8 @@ pub(crate) struct Controller {
     pub(crate) changed_namespaces: BTreeSet<u32>,
     /// Namespaces that are not attached to this controller; all others are.
     pub(crate) detached: BTreeSet<u32>,
+    /// What its host may do with each namespace.
+    pub(crate) held: Held,
     /// What others did to reservations.
     pub(crate) notices: Notices,
     /// Notices that the host has masked, by namespace (feature 82h).
@@ -212,6 +215,7 @@ impl Controller {
             told: BTreeSet::new(),
             changed_namespaces: BTreeSet::new(),
             detached: BTreeSet::new(),
+            held: Held::none(),
             notices: Notices::default(),
             notice_masks: BTreeMap::new(),
             lists,

@@ -1,27 +1,29 @@
 //! The target without sockets: commands of all connections go in, answers come out.
 //!
-//! Lives here:       all controllers, the role of each link, dispatch, namespaces as hosts see them.
-//! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
+//! Lives here:       all controllers, the role of each link, dispatch.
+//! Lives elsewhere:  namespaces as hosts see them (`spaces`), the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
+use super::access::Right;
 use super::authentication::Authentication;
 use super::budget::Budget;
 use super::connection::Connection;
-use super::controller::{Controller, Kind, NAMESPACE_EVENTS};
+use super::controller::{Controller, Kind};
 use super::engine::{After, Engine, Reply};
 use super::errors::CommandSummary;
 use super::identity::Identity;
 use super::options::Options;
+use super::persistence;
 use super::request::{Answer, Request, Transfers};
 use super::reservations::{Fence, Reservations, use_of};
 use super::sessions::{Admission, Numbered, Remembered, Sessions};
-use super::workers::Change;
-use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL};
+use super::spaces::{Holds, Space};
+use crate::wire::command::{Command, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
 use crate::wire::reservations::{HostId, opcode};
 use crate::wire::session::number_of;
 use crate::wire::status::Status;
 use crate::wire::text::get_nqn;
-use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
+use kaml::{Bytes, Device, NamespaceId};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -166,44 +168,6 @@ fn is_for_discovery(connect_data: &[u8]) -> bool {
     data.is_ok_and(|(data, _)| get_nqn(&data.subsystem) == Some(DISCOVERY_NQN))
 }
 
-/// A namespace as hosts see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub(crate) id: NamespaceId,
-    pub(crate) holds: Holds,
-    /// Deleting a key that does not exist is an error (feature 20h).
-    pub(crate) delete_must_exist: bool,
-}
-
-/// What a namespace holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
-    /// Records by such keys.
-    Records(KeyKind),
-    /// Records by such keys, with every version of each.
-    Versions(KeyKind),
-    /// Logical blocks; how many were in use when it was first seen.
-    Blocks(BlockInfo),
-}
-
-impl Space {
-    /// The command set that it is for.
-    pub(crate) fn set(&self) -> CommandSet {
-        match self.holds {
-            Holds::Records(_) | Holds::Versions(_) => CommandSet::KeyValue,
-            Holds::Blocks(_) => CommandSet::Nvm,
-        }
-    }
-
-    /// Whether even looking for a key may read flash, which an event loop does not wait for.
-    pub(crate) fn look_may_read(&self) -> bool {
-        match self.holds {
-            Holds::Records(_) | Holds::Blocks(_) => false,
-            Holds::Versions(_) => true,
-        }
-    }
-}
-
 /// What does not change while a device is served.
 pub(crate) struct Limits {
     pub(crate) value_bytes_max: u64,
@@ -258,6 +222,7 @@ impl Target {
             serial: identity.serial(),
         };
         let budget = Budget::new(options.memory_bytes);
+        let reservations = persistence::read(&options.reservations, identity).map_err(std::io::Error::other)?;
         let mut target = Target {
             engine: Engine::new(device, options.busy_poll, budget.clone())?,
             budget,
@@ -268,7 +233,7 @@ impl Target {
             peers: BTreeMap::new(),
             authentication: Authentication::new()?,
             spaces: BTreeMap::new(),
-            reservations: BTreeMap::new(),
+            reservations,
             sessions: Sessions::default(),
             fences: Vec::new(),
             late_connects: Vec::new(),
@@ -475,31 +440,25 @@ impl Target {
         {
             return outcome;
         }
-        let space = match self.attached(id, nsid) {
+        let (space, right) = match self.attached_with_right(id, nsid) {
             Err(status) => return status.into(),
-            Ok(space) => *space,
+            Ok((space, right)) => (*space, right),
         };
         if opcode::ALL.contains(&command.opcode) {
-            return self.reserve(origin, id, &space, command, &data);
+            // A host that only reads keeps nobody else from writing.
+            return match command.opcode != opcode::REPORT && right < Right::Write {
+                true => Status::OPERATION_DENIED.into(),
+                false => self.reserve(origin, id, &space, command, &data),
+            };
         }
-        if let Err(status) = self.check_reservation(id, nsid, use_of(space.set(), command.opcode)) {
+        let way = use_of(space.set(), command.opcode);
+        if let Err(status) = right.check(way).and_then(|()| self.check_reservation(id, nsid, way)) {
             return status.into();
         }
         match space.holds {
             Holds::Records(_) | Holds::Versions(_) => self.key_value(origin, id, &space, command, data),
             Holds::Blocks(info) => self.blocks(origin, &space, &info, command, data),
         }
-    }
-
-    /// A namespace that is attached to a controller which has enabled its command set.
-    pub(crate) fn attached(&self, id: u16, nsid: u32) -> Result<&Space, Status> {
-        let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
-        let space = self.spaces.get(&nsid).filter(|_| !controller.detached.contains(&nsid));
-        let enabled = |space: &&Space| match controller.configuration().command_sets() {
-            0 => space.set() == CommandSet::Nvm,
-            set => set == 6,
-        };
-        space.filter(enabled).ok_or(Status::INVALID_NAMESPACE)
     }
 
     // --- those who come after others ----------------------------------------------------------------------------------
@@ -569,74 +528,6 @@ impl Target {
                 self.replies.push(Reply { result, ..Reply::of(origin, Status::SUCCESS) });
             }
         }
-    }
-
-    /// A worker has created or deleted a namespace for the host after a link.
-    fn managed(&mut self, link: u64, change: Change) {
-        self.managing -= 1;
-        if let Change::Deleted(id) = change {
-            // The host that deleted it knows; the others are notified below.
-            self.spaces.remove(&id);
-        }
-        if let Change::Created(id) = change {
-            // Created is not attached (spec:NVMe-Base "Namespace Management").
-            self.controllers.values_mut().for_each(|controller| {
-                controller.detached.insert(id);
-            });
-        }
-        self.refresh();
-        // A host that deletes all of them names none: the deleted ones were reported just now.
-        if let Change::Deleted(id) = change
-            && id != ALL_NAMESPACES
-        {
-            let by = self.roles.get(&link).copied();
-            let has_lost =
-                |controller: &Controller| by != Some(Role::Admin(controller.id)) && !controller.detached.contains(&id);
-            self.notify_of_namespace(id, has_lost);
-            self.controllers.values_mut().for_each(|controller| {
-                controller.detached.remove(&id);
-            });
-        }
-    }
-
-    /// Notifies the controllers for which a namespace exists, or existed, that it has changed.
-    pub(crate) fn notify_of_namespace(&mut self, nsid: u32, whom: impl Fn(&Controller) -> bool) {
-        for controller in self.controllers.values_mut() {
-            let hears = controller.kind == Kind::Storage && controller.event_mask & NAMESPACE_EVENTS != 0;
-            if hears && whom(controller) {
-                controller.change_namespace(nsid);
-            }
-        }
-    }
-
-    /// Looks which namespaces there are, and reports those that came and went by other hands than a host's.
-    pub(crate) fn refresh(&mut self) {
-        if self.managing > 0 {
-            return;
-        }
-        let infos = self.engine.device().namespaces();
-        let now: BTreeMap<u32, Space> = infos.iter().filter_map(|info| Some((info.id, self.space(info)?))).collect();
-        let gone = self.spaces.keys().filter(|id| !now.contains_key(id));
-        let come = now.keys().filter(|id| !self.spaces.contains_key(id));
-        let changed: Vec<u32> = gone.chain(come).copied().collect();
-        self.spaces = now;
-        self.reservations.retain(|id, _| self.spaces.contains_key(id));
-        for id in changed {
-            self.notify_of_namespace(id, |controller| !controller.detached.contains(&id));
-        }
-    }
-
-    /// As it is known already, because ids are never used again; nothing if it is gone meanwhile.
-    fn space(&self, info: &kaml::NamespaceInfo) -> Option<Space> {
-        if let Some(known) = self.spaces.get(&info.id) {
-            return Some(*known);
-        }
-        let holds = match info.kind {
-            kaml::NamespaceKind::Records(keys) => Holds::Records(keys),
-            kaml::NamespaceKind::Versions(keys, _) => Holds::Versions(keys),
-            kaml::NamespaceKind::Blocks(_) => Holds::Blocks(self.engine.device().block_info(info.id).ok()?),
-        };
-        Some(Space { id: info.id, holds, delete_must_exist: false })
     }
 
     /// Nobody listens to the host after a link: it is not silent.

@@ -4,7 +4,8 @@
 //! Lives elsewhere:  the entries' layout (`wire::logs`), the entries of a controller (`controller`), reading them (`logs`).
 //! Implements:       spec:NVMe-Base "Error Information (Log Identifier 01h)".
 
-use super::core::{ALL_NAMESPACES, Holds, Origin, Role, Target};
+use super::core::{ALL_NAMESPACES, Origin, Role, Target};
+use super::spaces::Holds;
 use crate::wire::command::{Command, CommandSet, FABRICS, admin, kv, nvm};
 use crate::wire::logs::ErrorEntry;
 use crate::wire::status::Status;

@@ -171,6 +171,7 @@ impl Target {
             self.refresh();
             let lists = Lists::new(self.budget.clone());
             self.controllers.insert(id, Controller::new(id, kind, host, link, keep_alive, lists, began));
+            self.hold(id);
             Role::Admin(id)
         } else {
             self.check_join(id, queue, kind, &host)?.io_links.insert(queue, link);

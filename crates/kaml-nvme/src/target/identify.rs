@@ -4,19 +4,20 @@
 //! Lives elsewhere:  the layout of the pages (`wire::identify`).
 //! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-NVM and spec:NVMe-KV "Identify Namespace".
 
+use super::access::Right;
 use super::controller::{ERRORS_MAX, EVENT_REQUESTS_MAX, KEEP_ALIVE_UNIT, Kind, NAMESPACE_EVENTS};
-use super::core::{Holds, Space, Target};
+use super::core::Target;
 use super::engine::status_of;
 use super::fabrics::version;
 use super::options::QUEUE_ENTRIES_MAX;
 use super::request::{CAPSULE_DATA_BYTES, DISCOVERY_MDTS, MDTS};
+use super::spaces::{Holds, Space};
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::fabrics::DISCOVERY_NQN;
 use crate::wire::identify::{
     Controller as ControllerPage, IndependentNamespace, KvFormat, KvNamespace, LBA_FORMATS, NvmNamespace, PAGE_BYTES,
     cns, controller_list, descriptor, namespace_list, put_descriptor,
 };
-use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
 use kaml::store::Backing;
@@ -41,21 +42,23 @@ impl Target {
             _ if self.controllers.get(&id).is_none_or(|controller| controller.kind == Kind::Discovery) => {
                 return Err(Status::INVALID_FIELD);
             }
-            cns::NAMESPACE if nsid == u32::MAX => any_nvm_namespace().as_bytes().to_vec(),
-            cns::NAMESPACE => self.nvm_namespace(self.attached_or_none(id, nsid)?)?,
-            cns::ALLOCATED_NAMESPACE => self.nvm_namespace(self.spaces.get(&nsid))?,
-            cns::ACTIVE_NAMESPACES => self.list_namespaces(Some(id), nsid, None)?,
-            cns::SET_ACTIVE_NAMESPACES => self.list_namespaces(Some(id), nsid, Some(set_of(csi)?))?,
-            cns::ALLOCATED_NAMESPACES => self.list_namespaces(None, nsid, None)?,
-            cns::SET_ALLOCATED_NAMESPACES => self.list_namespaces(None, nsid, Some(set_of(csi)?))?,
+            cns::NAMESPACE if nsid == u32::MAX => {
+                any_nvm_namespace(self.reservation_capabilities()).as_bytes().to_vec()
+            }
+            cns::NAMESPACE => self.nvm_namespace(id, self.attached_or_none(id, nsid)?)?,
+            cns::ALLOCATED_NAMESPACE => self.nvm_namespace(id, self.seen(id, nsid))?,
+            cns::ACTIVE_NAMESPACES => self.list_namespaces(id, true, nsid, None)?,
+            cns::SET_ACTIVE_NAMESPACES => self.list_namespaces(id, true, nsid, Some(set_of(csi)?))?,
+            cns::ALLOCATED_NAMESPACES => self.list_namespaces(id, false, nsid, None)?,
+            cns::SET_ALLOCATED_NAMESPACES => self.list_namespaces(id, false, nsid, Some(set_of(csi)?))?,
             cns::DESCRIPTORS => self.descriptors(self.attached(id, nsid)?),
-            cns::INDEPENDENT_NAMESPACE => self.attached(id, nsid).map(|_| independent_namespace())?,
-            cns::SET_NAMESPACE => self.set_namespace(self.attached_or_none(id, nsid)?, set_of(csi)?)?,
-            cns::SET_ALLOCATED_NAMESPACE => self.set_namespace(self.spaces.get(&nsid), set_of(csi)?)?,
+            cns::INDEPENDENT_NAMESPACE => self.attached(id, nsid).map(|_| self.independent_namespace(id, nsid))?,
+            cns::SET_NAMESPACE => self.set_namespace(id, self.attached_or_none(id, nsid)?, set_of(csi)?)?,
+            cns::SET_ALLOCATED_NAMESPACE => self.set_namespace(id, self.seen(id, nsid), set_of(csi)?)?,
             cns::SET_CONTROLLER => identify_set(set_of(csi)?),
             cns::FORMAT => self.format(command.cdw11.get() as u16, set_of(csi)?)?,
             cns::ATTACHED_CONTROLLERS => {
-                self.allocated(nsid)?;
+                self.allocated(id, nsid)?;
                 let all = self.storage_controllers(number);
                 controller_list(all.filter(|id| self.attached(*id, nsid).is_ok()).collect::<Vec<_>>().into_iter())
             }
@@ -140,20 +143,45 @@ impl Target {
         }
     }
 
-    fn list_namespaces(&self, id: Option<u16>, behind: u32, set: Option<CommandSet>) -> Result<Vec<u8>, Status> {
+    fn independent_namespace(&self, host: u16, nsid: u32) -> Vec<u8> {
+        let mut page = IndependentNamespace::new_zeroed();
+        page.nsattr = self.attributes(host, nsid);
+        page.nsfeat = 1 << 3; // identifiers that are never used again
+        page.nmic = 1; // may be attached to several controllers
+        page.rescap = self.reservation_capabilities();
+        page.nstat = 1; // ready
+        page.as_bytes().to_vec()
+    }
+
+    /// Attributes of a namespace for a host: bit 0, it cannot be written.
+    fn attributes(&self, id: u16, nsid: u32) -> u8 {
+        u8::from(self.right(id, nsid) < Right::Write)
+    }
+
+    /// The namespaces that a host can read, all of them or those that are attached.
+    fn list_namespaces(
+        &self,
+        id: u16,
+        attached: bool,
+        behind: u32,
+        set: Option<CommandSet>,
+    ) -> Result<Vec<u8>, Status> {
         let first = behind.checked_add(1).filter(|first| *first < u32::MAX).ok_or(Status::INVALID_NAMESPACE)?;
         let spaces = self.spaces.range(first..).filter(|(_, space)| set.is_none_or(|set| space.set() == set));
-        let seen = |nsid: &u32| id.is_none_or(|id| self.attached(id, *nsid).is_ok());
+        let seen =
+            |nsid: &u32| if attached { self.attached(id, *nsid).is_ok() } else { self.seen(id, *nsid).is_some() };
         Ok(namespace_list(spaces.map(|(nsid, _)| *nsid).filter(seen)))
     }
 
     /// SPDK requests this page of all namespaces: an error makes it give up the controller, and a namespace without capacity
     /// is none to it. So a Key Value namespace has a capacity here, but no blocks that anybody could take it for a disk.
-    fn nvm_namespace(&self, space: Option<&Space>) -> Result<Vec<u8>, Status> {
+    fn nvm_namespace(&self, host: u16, space: Option<&Space>) -> Result<Vec<u8>, Status> {
         match space {
             Some(Space { id, holds: Holds::Blocks(_), .. }) => {
                 let info = self.engine.device().block_info(*id).map_err(|error| status_of(&error))?;
-                Ok(self.block_namespace(*id, &info).as_bytes().to_vec())
+                let mut page = self.block_namespace(*id, &info);
+                page.nsattr = self.attributes(host, *id);
+                Ok(page.as_bytes().to_vec())
             }
             Some(Space { holds: Holds::Records(_) | Holds::Versions(_), .. }) => {
                 let mut page = NvmNamespace::new_zeroed();
@@ -165,7 +193,7 @@ impl Target {
     }
 
     fn block_namespace(&self, nsid: u32, info: &BlockInfo) -> NvmNamespace {
-        let mut page = any_nvm_namespace();
+        let mut page = any_nvm_namespace(self.reservation_capabilities());
         (page.nsze, page.ncap, page.nuse) = (info.block_count.into(), info.block_count.into(), info.used_blocks.into());
         page.nvmcap[0] = (info.block_count * u64::from(info.block_bytes)).into();
         let format = LBA_FORMATS.iter().position(|power| 1 << power == info.block_bytes);
@@ -179,11 +207,11 @@ impl Target {
         page
     }
 
-    fn set_namespace(&self, space: Option<&Space>, set: CommandSet) -> Result<Vec<u8>, Status> {
+    fn set_namespace(&self, host: u16, space: Option<&Space>, set: CommandSet) -> Result<Vec<u8>, Status> {
         let Some(space) = space else { return Ok(Vec::new()) };
         match (space.holds, set) {
             (Holds::Records(keys) | Holds::Versions(keys), CommandSet::KeyValue) => {
-                Ok(self.kv_namespace(space.id, keys))
+                Ok(self.kv_namespace(host, space.id, keys))
             }
             // Of blocks without extended formats this page reports nothing.
             (_, CommandSet::Nvm) => Ok(Vec::new()),
@@ -191,14 +219,15 @@ impl Target {
         }
     }
 
-    fn kv_namespace(&self, nsid: u32, keys: KeyKind) -> Vec<u8> {
+    fn kv_namespace(&self, host: u16, nsid: u32, keys: KeyKind) -> Vec<u8> {
         let stats = self.engine.device().stats();
         let mut page = KvNamespace::new_zeroed();
         page.nsze = stats.capacity_bytes.into();
         page.reserved_8 = page.nsze;
         page.nuse = stats.live_bytes.into();
         page.nmic = 1; // may be attached to several controllers
-        page.rescap = reservations::CAPABILITIES;
+        page.nsattr = self.attributes(host, nsid);
+        page.rescap = self.reservation_capabilities();
         page.novg = self.limits.chunk_bytes.into();
         page.nguid = self.limits.identity.nguid(nsid);
         // Format 0, which is the last one (the number is less one), and in use.
@@ -246,12 +275,12 @@ fn kv_format(keys: KeyKind, value_bytes_max: u64) -> KvFormat {
 }
 
 /// What all block namespaces have in common.
-fn any_nvm_namespace() -> NvmNamespace {
+fn any_nvm_namespace(capabilities: u8) -> NvmNamespace {
     let mut page = NvmNamespace::new_zeroed();
     // Thin (bit 0), with atomicity (1), identifiers that are never used again (3) and best sizes (4) of its own.
     page.nsfeat = 1 | 1 << 1 | 1 << 3 | 1 << 4;
     page.nmic = 1; // may be attached to several controllers
-    page.rescap = reservations::CAPABILITIES;
+    page.rescap = capabilities;
     page.dlfeat = 1 | 1 << 3; // deallocated blocks read as zeroes, and Write Zeroes deallocates
     page.nlbaf = LBA_FORMATS.len() as u8 - 1;
     for (power, format) in LBA_FORMATS.iter().zip(&mut page.lbaf) {
@@ -260,15 +289,6 @@ fn any_nvm_namespace() -> NvmNamespace {
         *format = (u32::from(*power) << 16 | performance << 24).into();
     }
     page
-}
-
-fn independent_namespace() -> Vec<u8> {
-    let mut page = IndependentNamespace::new_zeroed();
-    page.nsfeat = 1 << 3; // identifiers that are never used again
-    page.nmic = 1; // may be attached to several controllers
-    page.rescap = reservations::CAPABILITIES;
-    page.nstat = 1; // ready
-    page.as_bytes().to_vec()
 }
 
 fn set_of(csi: u8) -> Result<CommandSet, Status> {

@@ -21,6 +21,10 @@ impl Identity {
         Identity(std::array::from_fn(|place| byte(place * 2)))
     }
 
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        self.0
+    }
+
     fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -5,9 +5,10 @@
 //!                   stores and finds (`engine`).
 //! Implements:       spec:NVMe-KV "Key Value Command Set"; paper:KAML Table I (Get, Put).
 
-use super::core::{Holds, Origin, Outcome, Space, Target};
+use super::core::{Origin, Outcome, Target};
 use super::engine::{LARGE_BYTES, status_of};
 use super::reservations::Use;
+use super::spaces::{Holds, Space};
 use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{KeyFormat, encode_list, get_key, options, store};
 use crate::wire::manage::{decode_put, put_count_max, put_namespaces};
@@ -176,7 +177,7 @@ impl Target {
     /// Refuses a namespace that is not attached, has no keys, or is reserved.
     pub(crate) fn holds_records(&self, id: u16, nsid: NamespaceId, way: Use) -> Result<(), Status> {
         match self.attached(id, nsid)?.holds {
-            Holds::Records(_) | Holds::Versions(_) => self.check_reservation(id, nsid, way),
+            Holds::Records(_) | Holds::Versions(_) => self.check_use(id, nsid, way),
             Holds::Blocks(_) => Err(Status::INVALID_NAMESPACE),
         }
     }

@@ -3,9 +3,9 @@
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`, `request`), their memory
 //!                   (`share`, `budget`), controllers (`controller`), which hosts there are (`monitor`), who else serves the same device (`claim`),
-//!                   where a process serves devices (`published`), which hosts may connect (`access`) after they have proved who they are
-//!                   (`authentication`, `exponents`), changes while it runs (`control`), what other threads have done (`mailbox`),
-//!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
+//!                   where a process serves devices (`published`), which hosts may connect and what they may do (`access`, `rights`) after they have proved who they are
+//!                   (`authentication`, `exponents`), changes while it runs (`control`), reservations that survive it (`persistence`), what other threads have done (`mailbox`),
+//!                   dispatch (`core`), namespaces as hosts see them (`spaces`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
 //!                   `versions`, `blocks`, `reservations`), what is executed one time (`sessions`), what failed (`errors`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; docs/nvme.md "How it works".
 
@@ -34,23 +34,27 @@ mod named;
 mod namespaces;
 mod offline;
 mod options;
+mod persistence;
 mod published;
 mod ranges;
 mod reactor;
 mod request;
 mod reservations;
+mod rights;
 mod sessions;
 mod share;
 mod snapshots;
+mod spaces;
 mod versions;
 mod workers;
 
-pub use access::{Access, HostAccess};
+pub use access::{Access, HostAccess, Right, Rights};
 pub use control::Control;
 pub use identity::Identity;
 pub use monitor::{ConnectedHost, Monitor};
 pub use offline::Offline;
 pub use options::{BadName, Options, QUEUE_ENTRIES_MAX};
+pub use persistence::{BadReservations, KeepReservations};
 pub use published::{Served, served_by};
 pub use reactor::Stopper;
 
@@ -64,6 +68,9 @@ pub enum Error {
     /// An option makes no sense.
     #[error(transparent)]
     Options(#[from] BadName),
+    /// The file of reservations cannot be used.
+    #[error(transparent)]
+    Reservations(#[from] BadReservations),
     /// The address cannot be listened at.
     #[error("listening at {address}: {source}")]
     Listen {
@@ -117,6 +124,7 @@ impl Server {
     /// - [`Error::Options`], [`Error::Listen`] and [`Error::System`] as documented there.
     pub fn bind(device: &Device, address: &str, options: Options) -> Result<Server, Error> {
         options.check()?;
+        persistence::read(&options.reservations, Identity::of_hex(&device.info().uuid))?;
         let claim = claim::Claim::new(&device.info().uuid, &options.subsystem)?;
         let failed = |source| Error::Listen { address: address.to_owned(), source };
         let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();

@@ -9,7 +9,6 @@
 
 use super::core::{ALL_NAMESPACES, Origin, Outcome, Target};
 use super::engine::{done, status_of};
-use super::reservations::Use;
 use super::workers::{Change, Done};
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::identify::LBA_FORMATS;
@@ -26,13 +25,14 @@ impl Target {
     pub(crate) fn manage_namespace(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Outcome {
         debug_assert!(self.is_by(origin, id));
         match command.cdw10.get() & SELECT {
-            0 => self.create(origin, command, data).into(),
+            0 => self.create(origin, id, command, data).into(),
             1 => self.delete_namespace(origin, id, command.nsid.get()).into(),
             _ => Status::INVALID_FIELD.into(),
         }
     }
 
-    fn create(&mut self, origin: Origin, command: &Command, data: &[u8]) -> Result<(), Status> {
+    fn create(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Result<(), Status> {
+        self.check_creates(id)?;
         let (create, _) = Create::read_from_prefix(data).map_err(|_| Status::SGL_LENGTH)?;
         let blocks = match CommandSet::from_csi(Command::csi_of(command.cdw11)) {
             Some(CommandSet::KeyValue) => None,
@@ -47,10 +47,10 @@ impl Target {
 
     fn delete_namespace(&mut self, origin: Origin, id: u16, nsid: u32) -> Result<(), Status> {
         let deleted_ids: Vec<u32> = match nsid {
-            ALL_NAMESPACES => self.spaces.keys().copied().collect(),
-            _ => vec![self.allocated(nsid)?.id],
+            ALL_NAMESPACES => self.spaces.keys().copied().filter(|nsid| self.seen(id, *nsid).is_some()).collect(),
+            _ => vec![self.allocated(id, nsid)?.id],
         };
-        deleted_ids.iter().try_for_each(|nsid| self.check_reservation(id, *nsid, Use::Write))?;
+        deleted_ids.iter().try_for_each(|nsid| self.check_administers(id, *nsid))?;
         self.managing += 1;
         self.engine.start_managing(origin, move |worker| {
             let deleted = deleted_ids.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
@@ -69,8 +69,8 @@ impl Target {
         command: &Command,
         data: &[u8],
     ) -> Result<(), Status> {
-        let nsid = self.spaces.get(&command.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?.id;
-        self.check_reservation(id, nsid, Use::Write)?;
+        let nsid = self.seen(id, command.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?.id;
+        self.check_administers(id, nsid)?;
         let change = decode_change(command.cdw10.get(), data)?;
         self.engine.start(origin, move |worker| done(worker.device.set_namespace(nsid, &change)));
         Ok(())
@@ -78,8 +78,8 @@ impl Target {
 
     pub(crate) fn attach_namespace(&mut self, id: u16, command: &Command, data: &[u8]) -> Result<u64, Status> {
         let nsid = command.nsid.get();
-        self.allocated(nsid)?;
-        self.check_reservation(id, nsid, Use::Write)?;
+        self.allocated(id, nsid)?;
+        self.check_administers(id, nsid)?;
         let list = read_controller_list(data).filter(|list| !list.is_empty()).ok_or(Status::INVALID_CONTROLLER_LIST)?;
         if !list.iter().all(|id| self.controllers.contains_key(id)) {
             return Err(Status::INVALID_CONTROLLER_LIST);

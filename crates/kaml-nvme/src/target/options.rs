@@ -4,6 +4,7 @@
 
 use super::access::Access;
 use super::identity::Identity;
+use super::persistence::KeepReservations;
 use crate::wire::text::{NQN_BYTES_MAX, is_nqn};
 use kaml::Device;
 
@@ -17,6 +18,8 @@ pub struct Options {
     pub subsystem: String,
     /// Which hosts may connect, and what they have to prove.
     pub access: Access,
+    /// Where reservations are kept that hosts want to persist through power loss.
+    pub reservations: KeepReservations,
     /// Connections at a time; further ones are closed at once.
     pub connections_max: usize,
     /// Memory for data of commands, all connections together, in bytes.
@@ -39,6 +42,7 @@ impl Options {
         Options {
             subsystem: Identity::of_hex(&device.info().uuid).subsystem(),
             access: Access::open(),
+            reservations: KeepReservations::default(),
             connections_max: 1024,
             memory_bytes: 1 << 30,
             busy_poll: false,

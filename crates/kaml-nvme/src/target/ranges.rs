@@ -6,9 +6,10 @@
 //!
 //! Workers do all of it, and what may take long piece by piece.
 
-use super::core::{Holds, Origin, Space, Target};
+use super::core::{Origin, Target};
 use super::engine::status_of;
 use super::keyvalue::room;
+use super::spaces::{Holds, Space};
 use super::workers::{Done, Step};
 use crate::wire::command::Command;
 use crate::wire::ranges::{KeyRange, PAGE_BYTES_MIN, decode_range, flag, put_record};

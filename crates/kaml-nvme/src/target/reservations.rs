@@ -5,14 +5,18 @@
 //! Implements:       spec:NVMe-Base "Reservations".
 //!
 //! Registrations belong to a host by its identifier, whatever controllers it has, and outlive its connections. They last as
-//! long as the target runs (no persistence through power loss). Commands that were in progress when somebody preempted their
+//! long as the target runs, or longer if a host has requested that they persist through power loss (`persistence`). Commands that were in progress when somebody preempted their
 //! host may still be executed; Preempt and Abort completes when none of them is left.
 
 use super::controller::{Controller, Event, Kind as ControllerKind};
-use super::core::{Origin, Outcome, Space, Target};
+use super::core::{Origin, Outcome, Target};
 use super::engine::{Reply, UnderWay};
+use super::persistence::{self, KeepReservations};
+use super::spaces::Space;
 use crate::wire::command::{Command, CommandSet, kv, nvm};
-use crate::wire::reservations::{HostId, Kind, Notice, Registrant, Report, Wish, opcode};
+use crate::wire::reservations::{
+    CAPABILITIES, HostId, Kind, Notice, PERSISTENT, Registrant, Report, Wish, opcode, persistence_of,
+};
 use crate::wire::status::Status;
 
 /// Registrants of a namespace at most.
@@ -37,6 +41,8 @@ pub(crate) struct Reservations {
     registrants: Vec<(HostId, u64)>,
     /// What is held, by whom; if by all registrants, by whom it was acquired.
     held: Option<(Kind, HostId)>,
+    /// They persist through power loss.
+    persists: bool,
 }
 
 /// What a wish came to for others.
@@ -198,6 +204,31 @@ impl Reservations {
         self.registrants.iter().map(|(who, _)| *who).filter(move |who| who != host)
     }
 
+    pub(crate) fn persists(&self) -> bool {
+        self.persists
+    }
+
+    pub(crate) fn set_persists(&mut self, persists: bool) {
+        self.persists = persists;
+    }
+
+    /// Who has acquired what is held.
+    pub(crate) fn holder(&self) -> Option<HostId> {
+        self.held.map(|(_, holder)| holder)
+    }
+
+    /// What was reported once, acquired by this host if anything is held. Nothing if it makes no sense.
+    pub(crate) fn restored(report: &Report, holder: &HostId) -> Option<Reservations> {
+        let registrants: Vec<_> = report.registrants.iter().map(|one| (one.host, one.key)).collect();
+        let held = report.kind.map(|kind| (kind, *holder));
+        // Of several holders the one that acquired it can have left.
+        let is_possible = held.is_none_or(|(kind, holder)| {
+            !registrants.is_empty() && (kind.is_held_by_all() || registrants.iter().any(|(who, _)| *who == holder))
+        });
+        let restored = Reservations { generation: report.generation, registrants, held, persists: report.persists };
+        (is_possible && restored.registrants.len() <= REGISTRANTS_MAX).then_some(restored)
+    }
+
     /// How it is.
     pub(crate) fn report(&self) -> Report {
         let is_holder = |host: &HostId| self.held.is_some_and(|(kind, who)| kind.is_held_by_all() || who == *host);
@@ -205,6 +236,7 @@ impl Reservations {
         Report {
             generation: self.generation,
             kind: self.held.map(|(kind, _)| kind),
+            persists: self.persists,
             registrants: self.registrants.iter().map(of).collect(),
         }
     }
@@ -275,11 +307,69 @@ impl Target {
         let Some(host) = self.controllers.get(&id).map(|controller| controller.host.id) else {
             return Status::INTERNAL.into();
         };
-        let effects = Wish::decode(command, data)
-            .and_then(|wish| self.reservations.entry(space.id).or_default().carry_out(&host, &wish));
-        match effects {
+        match self.change_reservations(&host, space.id, command, data) {
             Ok(effects) => self.follow(origin, space.id, &effects),
             Err(status) => status.into(),
+        }
+    }
+
+    /// Executes what a host needs, and makes it durable if it persists through power loss.
+    fn change_reservations(
+        &mut self,
+        host: &HostId,
+        nsid: u32,
+        command: &Command,
+        data: &[u8],
+    ) -> Result<Effects, Status> {
+        let persists = if command.opcode == opcode::REGISTER { persistence_of(command)? } else { None };
+        if persists == Some(true) && self.options.reservations == KeepReservations::Nowhere {
+            tracing::info!(namespace = nsid, "refused: reservations cannot persist, because there is no file for them");
+            return Err(Status::INVALID_FIELD);
+        }
+        let wish = Wish::decode(command, data)?;
+        let before = self.reservations.get(&nsid).cloned();
+        let now = self.reservations.entry(nsid).or_default();
+        let effects = now.carry_out(host, &wish)?;
+        now.set_persists(persists.unwrap_or(now.persists));
+        let was_persistent = before.as_ref().is_some_and(|before| before.persists);
+        if now.persists || was_persistent {
+            self.keep_reservations().inspect_err(|_| {
+                match before {
+                    Some(before) => self.reservations.insert(nsid, before),
+                    None => self.reservations.remove(&nsid),
+                };
+            })?;
+        }
+        Ok(effects)
+    }
+
+    /// Whether reservations of a namespace persist from now on (feature 83h).
+    pub(crate) fn set_persistence(&mut self, nsid: u32, persists: bool) -> Result<(), Status> {
+        if persists && self.options.reservations == KeepReservations::Nowhere {
+            return Err(Status::INVALID_FIELD);
+        }
+        let before = self.reservations.get(&nsid).is_some_and(|reservations| reservations.persists);
+        if before != persists {
+            self.reservations.entry(nsid).or_default().persists = persists;
+            self.keep_reservations().inspect_err(|_| {
+                self.reservations.entry(nsid).or_default().persists = before;
+            })?;
+        }
+        Ok(())
+    }
+
+    fn keep_reservations(&self) -> Result<(), Status> {
+        persistence::write(&self.options.reservations, self.limits.identity, &self.reservations).map_err(|error| {
+            tracing::error!(%error, "reservations cannot be made durable; the command is refused");
+            Status::INTERNAL
+        })
+    }
+
+    /// What namespaces support.
+    pub(crate) fn reservation_capabilities(&self) -> u8 {
+        match self.options.reservations {
+            KeepReservations::Nowhere => CAPABILITIES,
+            _ => CAPABILITIES | PERSISTENT,
         }
     }
 

@@ -30,8 +30,10 @@ pub mod opcode {
     pub const ALL: [u8; 4] = [REGISTER, REPORT, ACQUIRE, RELEASE];
 }
 
-/// What a namespace supports (RESCAP): all six kinds, keys ignored as since NVMe 1.3; nothing persists.
+/// What a namespace supports (RESCAP): all six kinds, keys ignored as since NVMe 1.3.
 pub const CAPABILITIES: u8 = 0b1111_1110;
+/// The same: reservations can persist through power loss.
+pub const PERSISTENT: u8 = 1;
 
 const IGNORE_KEY: u32 = 1 << 3;
 const EXTENDED: u32 = 1;
@@ -150,9 +152,6 @@ impl Wish {
         });
         let (action, ignores) = (dw10 & 7, dw10 & IGNORE_KEY != 0);
         if command.opcode == opcode::REGISTER {
-            if dw10 >> 30 == 3 {
-                return Err(Status::INVALID_FIELD); // nothing persists through power loss
-            }
             let (key, new) = (key_at(0)?, key_at(8)?);
             let key = (!ignores).then_some(key);
             return match action {
@@ -204,6 +203,8 @@ pub struct Report {
     pub generation: u32,
     /// What is held.
     pub kind: Option<Kind>,
+    /// Whether they persist through power loss.
+    pub persists: bool,
     /// Registrants.
     pub registrants: Vec<Registrant>,
 }
@@ -233,7 +234,9 @@ struct ReportHead {
     generation: U32,
     kind: u8,
     count: U16,
-    reserved: [u8; 57],
+    reserved: [u8; 2],
+    persists: u8,
+    reserved_10: [u8; 54],
 }
 
 /// A registrant in the extended Reservation Status.
@@ -300,6 +303,19 @@ impl Notice {
     }
 }
 
+/// Whether a Register changes what persists through power loss (CPTPL): not at all, or to this.
+///
+/// # Errors
+/// [`Status::INVALID_FIELD`] for a value that is reserved.
+pub fn persistence_of(command: &Command) -> Result<Option<bool>, Status> {
+    match command.cdw10.get() >> 30 {
+        0 => Ok(None),
+        2 => Ok(Some(false)),
+        3 => Ok(Some(true)),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
 impl Report {
     /// The command for it, with room for this many bytes.
     pub fn command(nsid: u32, bytes: u32) -> Command {
@@ -321,6 +337,7 @@ impl Report {
         let mut head = ReportHead::new_zeroed();
         head.generation = self.generation.into();
         head.kind = self.kind.map_or(0, |kind| kind as u8);
+        head.persists = self.persists.into();
         head.count = (self.registrants.len() as u16).into(); // the target bounds them
         let mut data = head.as_bytes().to_vec();
         for registrant in &self.registrants {
@@ -343,7 +360,8 @@ impl Report {
         let registrants = entries
             .filter_map(|entry| ReportEntry::read_from_bytes(entry).ok())
             .map(|entry| Registrant { host: entry.host, key: entry.key.get(), is_holder: entry.status & 1 != 0 });
-        let report = Report { generation: head.generation.get(), kind, registrants: registrants.collect() };
+        let (generation, persists) = (head.generation.get(), head.persists & 1 == 1);
+        let report = Report { generation, kind, persists, registrants: registrants.collect() };
         (report.registrants.len() == usize::from(head.count.get())).then_some(report)
     }
 }
@@ -380,9 +398,10 @@ mod tests {
             assert_eq!(Wish::decode(&command, &data), Err(Status::INVALID_FIELD), "no such action");
         }
         let registrant = Registrant { host: [5; 16], key: 0x1122, is_holder: true };
-        let report = Report { generation: 3, kind: Some(Kind::WriteExclusive), registrants: vec![registrant; 2] };
+        let registrants = vec![registrant; 2];
+        let report = Report { generation: 3, kind: Some(Kind::WriteExclusive), persists: true, registrants };
         let data = report.encode();
-        assert_eq!((&data[..10], data.len()), (&[3, 0, 0, 0, 1, 2, 0, 0, 0, 0][..], 64 * 3));
+        assert_eq!((&data[..10], data.len()), (&[3, 0, 0, 0, 1, 2, 0, 0, 0, 1][..], 64 * 3));
         assert_eq!(data[64..76], [255, 255, 1, 0, 0, 0, 0, 0, 0x22, 0x11, 0, 0]);
         assert_eq!(data[80..96], [5; 16]);
         assert_eq!(Report::decode(&data), Some(report));

@@ -29,7 +29,7 @@ fn world() -> World {
 fn world_with(strength: Strength) -> World {
     World::with(|options| {
         let host = HostAccess::authenticated(secret(1), Some(secret(2)));
-        options.access = Access { hosts: [(HOST.to_owned(), host)].into(), admits_others: false, strength };
+        options.access = Access { hosts: [(HOST.to_owned(), host)].into(), others: None, strength };
     })
 }
 

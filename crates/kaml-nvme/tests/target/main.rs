@@ -15,6 +15,7 @@ mod named;
 mod ranges;
 mod remote;
 mod reservations;
+mod rights;
 mod snapshots;
 mod turns;
 mod versions;

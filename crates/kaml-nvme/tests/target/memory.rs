@@ -4,7 +4,7 @@ use crate::hostile::{self, bytes, connect_queue, connect_queue_of, init};
 use crate::world::{World, key, run_alone};
 use kaml::{BlockOptions, CreateOptions, Device, NamespaceId, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{KeyValue, Wait};
-use kaml_nvme::target::{Offline, Options};
+use kaml_nvme::target::{Access, Offline, Options};
 use kaml_nvme::wire::command::{Command, Sgl, admin, kv, nvm};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, Property, kind, register};
 use kaml_nvme::wire::manage::{PutAction, encode_put};
@@ -460,7 +460,11 @@ fn resets_end_admin_commands() {
     let nsid = device.create_namespace("cold", &NamespaceOptions::default()).unwrap();
     device.put(nsid, key(b"one"), b"value").unwrap();
     assert!(device.unload_namespace(nsid).unwrap());
-    let mut target = Offline::new(&device, Options { memory_bytes: 1 << 20, ..Options::for_device(&device) }).unwrap();
+    let mut target = Offline::new(
+        &device,
+        Options { memory_bytes: 1 << 20, access: Access::open().with_all_rights(), ..Options::for_device(&device) },
+    )
+    .unwrap();
     let (admin, queue) = connected(&mut target);
     held.hold(true);
     let mut exist = Command::new(kv::EXIST, nsid);

@@ -3,6 +3,7 @@
 use crate::world::{World, key};
 use kaml::{BlockOptions, Device, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{Blocks, Controller, Error, KeyValue, Reservations, Ticket};
+use kaml_nvme::target::KeepReservations;
 use kaml_nvme::wire::command::{Command, admin};
 use kaml_nvme::wire::identify::cns;
 use kaml_nvme::wire::logs::{LogRequest, lid};
@@ -297,4 +298,65 @@ fn commands_of_the_gone_are_over() {
         std::thread::sleep(Duration::from_millis(10));
         assert_eq!(before, keys.iter().map(seen).collect::<Vec<_>>(), "round {round}");
     }
+}
+
+/// Goal:   reservations that a host wants to persist survive the target, and those that it does not are gone; a command whose effect cannot be
+///         made durable is refused and has none.
+/// Method: two namespaces reserved by Register with CPTPL 11b, as Linux sends it, and without; the same device served again, where another host
+///         is kept out of the one; then CPTPL 10b, and again; feature 83h; a folder that does not exist.
+#[test]
+fn reservations_survive_the_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = KeepReservations::File(folder.path().join("reservations"));
+    let serve = |device: kaml::Device, keep: &KeepReservations| {
+        World::serving(device, |options| options.reservations = keep.clone())
+    };
+    let register = |host: &Controller, nsid: u32, wish: &Wish, cptpl: u32| {
+        let (mut command, data) = wish.encode(nsid);
+        command.cdw10 = (command.cdw10.get() | cptpl << 30).into();
+        host.queues()[0].execute(command, &data, 0).unwrap().status
+    };
+    let world = serve(kaml::Device::in_memory(&kaml::CreateOptions::new(64 << 20)).unwrap(), &keep);
+    let (kept, lost) = (world.namespace("kept"), world.namespace("lost"));
+    let first = host(&world, 1);
+    assert_eq!(first.identify(cns::SET_NAMESPACE, kept, 1).unwrap()[27], 0xff);
+    assert_eq!(register(&first, kept, &Wish::Register { key: 1 }, 1), Status::INVALID_FIELD, "reserved");
+    assert_eq!(register(&first, kept, &Wish::Register { key: 1 }, 3), Status::SUCCESS);
+    assert_eq!(register(&first, lost, &Wish::Register { key: 1 }, 0), Status::SUCCESS);
+    for nsid in [kept, lost] {
+        of(&first, nsid).carry_out(&Wish::Acquire { key: 1, kind: Kind::WriteExclusive }).unwrap();
+    }
+    let before = of(&first, kept).report().unwrap();
+    assert!(before.persists);
+    let device = world.device.clone();
+    drop((first, world));
+
+    let world = serve(device, &keep);
+    let (first, other) = (host(&world, 1), host(&world, 2));
+    assert_eq!(of(&other, kept).report().unwrap(), before);
+    assert_eq!(of(&other, lost).report().unwrap(), Report::default());
+    let put = |host: &Controller| KeyValue::new(&host.queues()[0], kept).store(&key(b"k"), b"v", 0);
+    assert_eq!(status(put(&other)), Some(Status::RESERVATION_CONFLICT));
+    put(&first).unwrap();
+    let feature = |opcode: u8, nsid: u32, value: u32| {
+        let mut command = Command::new(opcode, nsid);
+        (command.cdw10, command.cdw11) = (0x83.into(), value.into());
+        first.admin().execute(command, &[], 0).unwrap()
+    };
+    assert_eq!([kept, lost].map(|nsid| feature(admin::GET_FEATURES, nsid, 0).result), [1, 0]);
+    assert_eq!(feature(admin::SET_FEATURES, lost, 1).status, Status::SUCCESS);
+    assert_eq!(register(&first, kept, &Wish::Replace { key: Some(1), new: 2 }, 2), Status::SUCCESS);
+    assert_eq!([kept, lost].map(|nsid| feature(admin::GET_FEATURES, nsid, 0).result), [0, 1]);
+    let device = world.device.clone();
+    drop((first, other, world));
+
+    let nowhere = KeepReservations::File(folder.path().join("none/reservations"));
+    let world = serve(device.clone(), &keep);
+    assert_eq!(of(&host(&world, 2), kept).report().unwrap(), Report::default());
+    drop(world);
+    let world = serve(device, &nowhere);
+    let first = host(&world, 1);
+    assert_eq!(register(&first, kept, &Wish::Register { key: 1 }, 3), Status::INTERNAL);
+    assert_eq!(of(&first, kept).report().unwrap(), Report::default(), "it has no effect");
+    assert_eq!(register(&first, kept, &Wish::Register { key: 1 }, 0), Status::SUCCESS);
 }

@@ -2,7 +2,7 @@
 
 use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions};
 use kaml_nvme::host::{Controller, HostOptions};
-use kaml_nvme::target::{Control, Error, Options, Server, Stopper};
+use kaml_nvme::target::{Access, Control, Error, Options, Server, Stopper};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,6 +37,7 @@ impl World {
 
     pub(crate) fn serving(device: Device, change: impl FnOnce(&mut Options)) -> World {
         let mut options = Options::for_device(&device);
+        options.access = Access::open().with_all_rights();
         change(&mut options);
         let server = Server::bind(&device, "127.0.0.1:0", options).unwrap();
         let (address, subsystem) = (server.address().to_string(), server.options().subsystem.clone());

@@ -1,4 +1,4 @@
-//! The file of hosts: which hosts may connect to `kaml serve`, and their secrets.
+//! The file of hosts: which hosts may connect to `kaml serve`, their secrets and their rights.
 //!
 //! Lives here:       its form, and what is wrong with one.
 //! Lives elsewhere:  what a host may do (`kaml-nvme`), files with secrets (`secrets`).
@@ -7,8 +7,9 @@
 use crate::failure::Failure;
 use crate::secrets::{read_private, read_secret};
 use kaml_nvme::auth::{Group, Hash, Secret, Strength};
-use kaml_nvme::target::{Access, HostAccess};
+use kaml_nvme::target::{self, Access, HostAccess, Rights};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The file as a whole.
@@ -32,6 +33,41 @@ struct Host {
     secret_file: Option<PathBuf>,
     controller_secret: Option<String>,
     controller_secret_file: Option<PathBuf>,
+    /// Rights by names of namespaces; `*` for all others.
+    #[serde(default)]
+    namespaces: BTreeMap<String, Right>,
+    #[serde(default)]
+    create_namespaces: bool,
+}
+
+/// What a host may do with a namespace.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Right {
+    None,
+    Read,
+    Write,
+    Administer,
+}
+
+impl From<Right> for target::Right {
+    fn from(right: Right) -> target::Right {
+        match right {
+            Right::None => target::Right::None,
+            Right::Read => target::Right::Read,
+            Right::Write => target::Right::Write,
+            Right::Administer => target::Right::Administer,
+        }
+    }
+}
+
+impl Host {
+    fn rights(&self) -> Rights {
+        let mut namespaces: BTreeMap<String, target::Right> =
+            self.namespaces.iter().map(|(name, right)| (name.clone(), (*right).into())).collect();
+        let others = namespaces.remove("*").unwrap_or_default();
+        Rights { namespaces, others, creates: self.create_namespaces }
+    }
 }
 
 /// Reads the file. Files that it names are relative to it.
@@ -59,7 +95,7 @@ pub fn read(path: &Path) -> Result<Access, Failure> {
         if controller_secret.is_some() && secret.is_none() {
             return Err(named("has a controller-secret, which nobody asks for without a secret of the host".into()));
         }
-        let known = HostAccess { secret, controller_secret };
+        let known = HostAccess { secret, controller_secret, rights: host.rights() };
         if access.hosts.insert(host.nqn.clone(), known).is_some() {
             return Err(named("appears twice".into()));
         }
