@@ -98,7 +98,9 @@ fn files_with_secrets_are_checked() {
     let said = refused(&format!("{host}secret = \"{SECRET}\n"));
     assert!(said.contains("line 3") && !said.contains("AAEC"), "{said}");
     assert!(refused(&format!("{host}{host}")).contains("twice"));
-    assert!(refused(&format!("{host}secret-file = \"missing\"\n")).contains("missing"));
+    private(&hosts, &format!("{host}secret-file = \"missing\"\n"));
+    let said = world.fails(1, &["serve", "data.kaml", "--listen", "127.0.0.1:0", "--hosts", "hosts.toml"]);
+    assert!(said.contains("missing: No such file"), "{said}");
     assert!(refused(&format!("{host}controller-secret = \"{SECRET}\"\n")).contains("without a secret of the host"));
     assert!(refused("group = \"ffdhe1024\"\n").contains("ffdhe2048"));
     assert!(refused("[[host]]\nnqn = \"name\"\n").contains("qualified name"));
@@ -163,6 +165,6 @@ fn hosts_have_rights() {
         std::thread::sleep(Duration::from_millis(10));
     }
     ok(&["put", "URL", "notes", "key", "other"], &limited);
-    ok(&["namespace", "delete", "URL", "more", "--yes"], &owner);
+    ok(&["namespace", "delete", "URL", "more"], &owner);
     end(&mut serving);
 }
