@@ -75,7 +75,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Rename a namespace, move it to other logs, or set what expires or is dropped when space runs low
+    /// Rename, move to other logs, or set what expires or is dropped when space runs low
     Set {
         #[command(flatten)]
         target: Target,

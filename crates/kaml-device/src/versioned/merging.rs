@@ -26,7 +26,7 @@ const THOROUGH: u64 = 64;
 pub(crate) const MERGED_SEGMENTS_MIN: usize = 2;
 
 impl Core {
-    /// Places a new segment of a merge; it is on flash when [`Core::is_segment_programmed`]. `image` is [`segment_image`].
+    /// Places a new segment of a merge; it is on flash when [`Core::is_segment_programmed`]. `image` is [`crate::segment_image`].
     pub fn place_merged(
         &mut self,
         namespace: u32,
