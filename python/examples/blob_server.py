@@ -5,7 +5,7 @@
     curl -r 1000000-1999999 http://127.0.0.1:8080/film.mp4 | wc -c
 
 A blob is stored in parts of 256 KiB. Each upload has a number of its own, and one batch at its end makes it visible under its name: readers see the
-old blob or the new one. It serves anyone that can reach it; put it behind a proxy that knows who may.
+old blob or the new one. It serves every client that can reach it: let a proxy in front of it check who has access.
 """
 
 import argparse

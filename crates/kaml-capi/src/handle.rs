@@ -275,7 +275,7 @@ impl<T, const DOORS: usize> Slot<T, DOORS> {
         &self.doors()[at % DOORS]
     }
 
-    /// Locks all doors if no call is inside. Of several threads that try, the one that has the first door goes on.
+    /// Locks all doors if no call is inside. If several threads try, the one that locks the first door continues.
     fn try_lock(&self) -> Option<[LockedDoor<'_, T>; DOORS]> {
         let mut locked = [const { None }; DOORS];
         for (place, door) in locked.iter_mut().zip(self.doors()) {
