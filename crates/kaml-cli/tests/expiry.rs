@@ -4,7 +4,7 @@ mod world;
 
 use serde_json::json;
 use std::time::Duration;
-use world::World;
+use world::{World, end};
 
 /// Goal:   times to live are set for records and namespaces, shown, changed, and kept by a salvage; what has expired is not found.
 /// Method: a namespace and records with long times and a short one; commands one after the other, each in a process of its own.
@@ -38,21 +38,45 @@ fn records_have_times_to_live() {
     let space = spaces.as_array().unwrap().iter().find(|space| space["name"] == "sessions").unwrap();
     assert_eq!((&space["default_ttl_ms"], &space["record_count"]), (&json!(90_000), &json!(3)));
     world.ok(&["get", "whole.kaml", "sessions", "ada"]);
+    let whole = kaml::Device::open(world.path("whole.kaml"), &kaml::OpenOptions::default()).unwrap();
+    let sessions = whole.namespace("sessions").unwrap();
+    let before = |name: &str| {
+        let device = kaml::Device::open(world.path("data.kaml"), &kaml::OpenOptions::default()).unwrap();
+        device.expiry(device.namespace("sessions").unwrap(), name).unwrap()
+    };
+    assert!(matches!(before("ada"), Some(kaml::Expiry::At(_))));
+    for name in ["ada", "grace", "later"] {
+        assert_eq!(whole.expiry(sessions, name).unwrap(), before(name), "{name} keeps its time");
+    }
+    assert_eq!(whole.namespaces().iter().find(|space| space.id == sessions).unwrap().expiring_count, 1);
 }
 
-/// Goal:   what makes no sense is refused with what to do.
+/// Goal:   what makes no sense, or is not possible over the network, is refused with what to do.
 /// Method: one of each.
 #[test]
 fn wrong_times_to_live_are_refused() {
     let world = World::new();
+    // Mistakes in the arguments have further lines, with the usage.
+    let usage = |arguments: &[&str]| {
+        let refused = world.run(arguments);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
+        String::from_utf8(refused.stderr).unwrap()
+    };
     for wrong in ["1", "soon", "0s", "-1s"] {
-        let refused = world.run(&["put", "data.kaml", "notes", "a", "1", &format!("--ttl={wrong}")]);
-        let complaint = String::from_utf8(refused.stderr).unwrap();
-        assert!(refused.status.code() == Some(2) && complaint.contains("time to live"), "{wrong}: {complaint}");
+        let complaint = usage(&["put", "data.kaml", "notes", "a", "1", &format!("--ttl={wrong}")]);
+        assert!(complaint.contains("time to live"), "{wrong}: {complaint}");
     }
     world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
     let complaint = world.fails(2, &["namespace", "set", "data.kaml", "past", "--ttl", "1h"]);
     assert!(complaint.contains("retention"), "{complaint}");
+    let complaint = usage(&["namespace", "create", "data.kaml", "v", "--versioned", "--ttl", "1h"]);
+    assert!(complaint.contains("--versioned") && complaint.contains("--ttl"), "{complaint}");
+    let (mut serving, url) = world.serve();
+    let complaint = world.fails(2, &["put", &url, "notes", "a", "1", "--ttl", "1h"]);
+    assert!(complaint.contains("over the network"), "{complaint}");
+    let complaint = world.fails(2, &["namespace", "create", &url, "brief", "--ttl", "1h"]);
+    assert!(complaint.contains("over the network"), "{complaint}");
+    end(&mut serving);
 }
 
 /// Goal:   counters are changed without a read, and shown; what is no counter is refused.
