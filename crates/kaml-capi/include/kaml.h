@@ -9,7 +9,7 @@
 // Every call returns KAML_OK or the reason why not; kaml_last_error has the message of this thread's last failure.
 //
 // Ownership. What you pass in stays yours, is only read, and is not kept: it may be gone when the call returns. What is
-// stored behind `void **value` is yours, and you free it with kaml_free, from any thread, even after the device is
+// stored through `void **value` is yours, and you free it with kaml_free, from any thread, even after the device is
 // closed. Strings that the library returns are not freed. Handles are numbers, not pointers: copy them as you like; one
 // that was closed is refused, not followed.
 //
@@ -17,7 +17,7 @@
 // one wait for each other. Handles do not survive fork.
 //
 // Pointers. Null and misaligned pointers are refused with KAML_BAD_ARGUMENT, except where a call allows them to be
-// null. Nothing may change what a call reads while it runs. A result behind a pointer is set only if KAML_OK is
+// null. Nothing may change what a call reads while it runs. The place of a result is set only if KAML_OK is
 // returned, unless a call states otherwise.
 
 

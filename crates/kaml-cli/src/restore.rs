@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::store::Identity;
 use crate::tree::{Kind, Metadata, Node, Tree};
 use crate::walk::{as_path, shown};
-use crate::whole::Beside;
+use crate::whole::Temporary;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags, chownat, fsetxattr, lsetxattr, makedev, mknodat,
 };
@@ -139,7 +139,7 @@ impl Restore<'_> {
 
     fn file(&self, node: &Node, path: &Path) -> Result<u64, Failure> {
         let failed = Failure::io(shown(path));
-        let (beside, file) = Beside::file(path, 0o600).map_err(&failed)?;
+        let (temporary, file) = Temporary::file(path, 0o600).map_err(&failed)?;
         let named = |error| match error {
             Failure::Failed(what) if !what.contains(&shown(path)) => {
                 Failure::Failed(format!("{}: {what}", shown(path)))
@@ -152,34 +152,34 @@ impl Restore<'_> {
         };
         let bytes = self.tree.read(node, 0..u64::MAX, &mut write).map_err(named)?;
         file.set_len(bytes).map_err(&failed)?;
-        self.finish_file(&node.metadata, &file, beside, path).map_err(failed)?;
+        self.finish_file(&node.metadata, &file, temporary, path).map_err(failed)?;
         Ok(bytes)
     }
 
     /// What has its owner, mode and time, and then its name.
-    fn finish_file(&self, metadata: &Metadata, file: &File, beside: Beside, path: &Path) -> std::io::Result<()> {
+    fn finish_file(&self, metadata: &Metadata, file: &File, temporary: Temporary, path: &Path) -> std::io::Result<()> {
         self.own(file, metadata)?;
         if let Some((seconds, nanoseconds)) = metadata.modified {
-            beside.set_modified(seconds, nanoseconds)?;
+            temporary.set_modified(seconds, nanoseconds)?;
         }
-        beside.rename(path)
+        temporary.rename(path)
     }
 
     fn link(&self, metadata: &Metadata, target: &[u8], path: &Path) -> Result<(), Failure> {
         let failed = Failure::io(shown(path));
         let link = |name: &Path| std::os::unix::fs::symlink(OsStr::from_bytes(target), name);
-        let (beside, ()) = Beside::make(path, link).map_err(&failed)?;
+        let (temporary, ()) = Temporary::make(path, link).map_err(&failed)?;
         if let Some((uid, gid)) = metadata.owner.filter(|_| self.keeps_owner) {
             let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            let _ = chownat(CWD, beside.path(), uid, gid, AtFlags::SYMLINK_NOFOLLOW); // as far as that is allowed
+            let _ = chownat(CWD, temporary.path(), uid, gid, AtFlags::SYMLINK_NOFOLLOW); // as far as that is allowed
         }
         self.set_attributes(metadata, self.keeps_owner, |name, value| {
-            lsetxattr(beside.path(), name, value, XattrFlags::empty()).is_ok()
+            lsetxattr(temporary.path(), name, value, XattrFlags::empty()).is_ok()
         });
         if let Some((seconds, nanoseconds)) = metadata.modified {
-            let _ = beside.set_modified(seconds, nanoseconds); // not every file system has times of links
+            let _ = temporary.set_modified(seconds, nanoseconds); // not every file system has times of links
         }
-        beside.rename(path).map_err(failed)
+        temporary.rename(path).map_err(failed)
     }
 
     /// Another name of a file that was made before. Where that is impossible, and for a part of a tree, a copy.
@@ -193,8 +193,8 @@ impl Restore<'_> {
             if identity(&first).is_some() && identity(&first) == identity(path) {
                 return Ok(0);
             }
-            if let Ok((beside, ())) = Beside::make(path, |at| std::fs::hard_link(&first, at)) {
-                return beside.rename(path).map(|()| 0).map_err(Failure::io(shown(path)));
+            if let Ok((temporary, ())) = Temporary::make(path, |at| std::fs::hard_link(&first, at)) {
+                return temporary.rename(path).map(|()| 0).map_err(Failure::io(shown(path)));
             }
         }
         match &file.metadata.kind {
@@ -207,10 +207,10 @@ impl Restore<'_> {
     fn special(&self, metadata: &Metadata, path: &Path, kind: FileType, device: u64) -> Result<(), Failure> {
         let failed = Failure::io(shown(path));
         let make = |at: &Path| Ok(mknodat(CWD, at, kind, Mode::from_raw_mode(0o600), device)?);
-        let (beside, ()) = Beside::make(path, make).map_err(&failed)?;
+        let (temporary, ()) = Temporary::make(path, make).map_err(&failed)?;
         let flags = (OFlags::PATH | OFlags::NOFOLLOW).bits() as i32;
-        let held = File::options().read(true).custom_flags(flags).open(beside.path()).map_err(&failed)?;
-        self.finish_file(metadata, &held, beside, path).map_err(failed)
+        let held = File::options().read(true).custom_flags(flags).open(temporary.path()).map_err(&failed)?;
+        self.finish_file(metadata, &held, temporary, path).map_err(failed)
     }
 
     /// Gives something that is no link its owner, as far as the system allows, its attributes and its mode. First the owner: changing it takes

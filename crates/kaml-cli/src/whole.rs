@@ -26,13 +26,13 @@ const PREFIX: &str = ".kaml-export-";
 const LOCKED_AFTER: Duration = Duration::from_secs(60);
 
 /// Something under a temporary name. It is removed when it gets no other one.
-pub struct Beside {
+pub struct Temporary {
     passing: Passing,
 }
 
-impl Beside {
+impl Temporary {
     /// Makes it in the directory of a path, under a name that nothing has.
-    pub fn make<T>(path: &Path, make: impl Fn(&Path) -> Result<T>) -> Result<(Beside, T)> {
+    pub fn make<T>(path: &Path, make: impl Fn(&Path) -> Result<T>) -> Result<(Temporary, T)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_abandoned(path.parent().unwrap_or(Path::new("")));
         loop {
@@ -41,14 +41,14 @@ impl Beside {
             match Passing::make(at, &make) {
                 // A process that was killed may have had the same number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => return made.map(|(passing, made)| (Beside { passing }, made)),
+                made => return made.map(|(passing, made)| (Temporary { passing }, made)),
             }
         }
     }
 
     /// A file to be written, locked as long as it is open.
-    pub fn file(path: &Path, mode: u32) -> Result<(Beside, File)> {
-        Beside::make(path, |at| {
+    pub fn file(path: &Path, mode: u32) -> Result<(Temporary, File)> {
+        Temporary::make(path, |at| {
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(at)?;
             // On a file system without locks, age and process number decide.
             let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -139,11 +139,11 @@ pub enum WholeFile {
     /// A pipe, a terminal or a device is no file that could be replaced.
     Direct(File),
     /// Next to the file that has the name.
-    Beside {
+    Temporary {
         /// What is being written.
         file: File,
         /// Where.
-        beside: Beside,
+        temporary: Temporary,
         /// Its name.
         path: PathBuf,
     },
@@ -157,8 +157,8 @@ impl WholeFile {
             return File::create(path).map(WholeFile::Direct);
         }
         let path = if found.is_some() { path.canonicalize()? } else { path.to_owned() };
-        match beside(&path, found.as_ref()) {
-            Ok((beside, file)) => Ok(WholeFile::Beside { file, beside, path }),
+        match temporary_like(&path, found.as_ref()) {
+            Ok((temporary, file)) => Ok(WholeFile::Temporary { file, temporary, path }),
             // What can be written only there is written there.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && found.is_some() => {
                 File::create(path).map(WholeFile::Direct)
@@ -173,9 +173,9 @@ impl WholeFile {
             // A file that can only be written in place is handled like any other.
             WholeFile::Direct(file) if file.metadata()?.is_file() => file.sync_all(),
             WholeFile::Direct(_) => Ok(()),
-            WholeFile::Beside { file, beside, path } => {
+            WholeFile::Temporary { file, temporary, path } => {
                 file.sync_all()?;
-                beside.rename(&path)?;
+                temporary.rename(&path)?;
                 sync_directory(&path)
             }
         }
@@ -185,13 +185,13 @@ impl WholeFile {
     pub fn unfinished(&self) -> &'static str {
         match self {
             WholeFile::Direct(_) => "is half written",
-            WholeFile::Beside { .. } => "is not written",
+            WholeFile::Temporary { .. } => "is not written",
         }
     }
 
     fn file(&mut self) -> &mut File {
         match self {
-            WholeFile::Direct(file) | WholeFile::Beside { file, .. } => file,
+            WholeFile::Direct(file) | WholeFile::Temporary { file, .. } => file,
         }
     }
 }
@@ -203,12 +203,12 @@ pub fn sync_directory(path: &Path) -> Result<()> {
 }
 
 /// With the mode of the old file, or that of any new one.
-fn beside(path: &Path, old: Option<&Metadata>) -> Result<(Beside, File)> {
-    let (beside, file) = Beside::file(path, 0o666)?;
+fn temporary_like(path: &Path, old: Option<&Metadata>) -> Result<(Temporary, File)> {
+    let (temporary, file) = Temporary::file(path, 0o666)?;
     if let Some(old) = old {
         file.set_permissions(old.permissions())?;
     }
-    Ok((beside, file))
+    Ok((temporary, file))
 }
 
 impl Write for WholeFile {

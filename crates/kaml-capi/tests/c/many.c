@@ -1,32 +1,12 @@
 // Reads of many records in one call, reads of transactions into a buffer, and calls of many threads with one store that another thread closes.
 #define _DEFAULT_SOURCE
-#include <kaml.h>
+#include "check.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static int failed_count = 0;
-
-#define EXPECT(call, expected)                                                              \
-    do {                                                                                    \
-        kaml_status status_ = (call);                                                       \
-        if (status_ != (expected)) {                                                        \
-            fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, (int)status_, \
-                    (int)(expected), kaml_last_error());                                    \
-            failed_count++;                                                                 \
-        }                                                                                   \
-    } while (0)
-
-#define TRUE_THAT(condition)                                            \
-    do {                                                                \
-        if (!(condition)) {                                             \
-            fprintf(stderr, "line %d: not %s\n", __LINE__, #condition); \
-            failed_count++;                                             \
-        }                                                               \
-    } while (0)
 
 enum { KEYS = 1000, TOO_MANY = 4097, THREADS = 8 };
 

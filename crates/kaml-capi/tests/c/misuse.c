@@ -1,34 +1,11 @@
 // Every mistake a C program can make, and what it is returned; then that everything still works.
 #define _DEFAULT_SOURCE
-#include <kaml.h>
+#include "check.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-static int failed_count = 0;
-
-#define EXPECT(call, expected)                                                                        \
-    do {                                                                                              \
-        kaml_status status_ = (call);                                                                 \
-        if (status_ != (expected)) {                                                                  \
-            fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, (int)status_,           \
-                    (int)(expected), kaml_last_error());                                              \
-            failed_count++;                                                                           \
-        } else if (status_ != KAML_OK && kaml_last_error()[0] == 0) {                                 \
-            fprintf(stderr, "line %d: %s: no message\n", __LINE__, #call);                            \
-            failed_count++;                                                                           \
-        }                                                                                             \
-    } while (0)
-
-#define TRUE_THAT(condition)                                              \
-    do {                                                                  \
-        if (!(condition)) {                                               \
-            fprintf(stderr, "line %d: not %s\n", __LINE__, #condition);   \
-            failed_count++;                                               \
-        }                                                                 \
-    } while (0)
 
 static const char *path;
 static kaml_device device;

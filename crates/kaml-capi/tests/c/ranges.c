@@ -1,32 +1,9 @@
 // Keys of any length and ranges of them: against a sorted array, and every mistake with its status.
 #define _DEFAULT_SOURCE
-#include <kaml.h>
+#include "check.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failed_count = 0;
-
-#define EXPECT(call, expected)                                                                        \
-    do {                                                                                              \
-        kaml_status status_ = (call);                                                                 \
-        if (status_ != (expected)) {                                                                  \
-            fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, (int)status_,           \
-                    (int)(expected), kaml_last_error());                                              \
-            failed_count++;                                                                           \
-        } else if (status_ != KAML_OK && kaml_last_error()[0] == 0) {                                 \
-            fprintf(stderr, "line %d: %s: no message\n", __LINE__, #call);                            \
-            failed_count++;                                                                           \
-        }                                                                                             \
-    } while (0)
-
-#define TRUE_THAT(condition)                                              \
-    do {                                                                  \
-        if (!(condition)) {                                               \
-            fprintf(stderr, "line %d: not %s\n", __LINE__, #condition);   \
-            failed_count++;                                               \
-        }                                                                 \
-    } while (0)
 
 enum { RECORDS = 500 };
 

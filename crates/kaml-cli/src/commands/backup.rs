@@ -5,7 +5,7 @@
 
 use crate::failure::Failure;
 use crate::store::{self, DeviceArgument, OptionalDevice};
-use crate::whole::{self, Beside, WholeFile};
+use crate::whole::{self, Temporary, WholeFile};
 use crate::{interrupt, output, size};
 use clap::{Args, Subcommand};
 use kaml::{BackupBase, BackupInfo, BackupReport, CreateOptions, Device, RestoreReport, RestoreSource};
@@ -248,7 +248,8 @@ impl RestoreArguments {
         let restore = |at: &Path| {
             Device::restore(backups.iter().map(source).collect(), at, &options, &mut |done| bar.set_position(done))
         };
-        let report = if exists { restore(path).map_err(Failure::from)? } else { beside(path, restore)? };
+        let report =
+            if exists { restore(path).map_err(Failure::from)? } else { restore_under_temporary_name(path, restore)? };
         bar.finish_and_clear();
         self.show(path, &report)
     }
@@ -274,22 +275,22 @@ impl RestoreArguments {
 }
 
 /// Restores to a new file, which gets its name when it is whole.
-fn beside(
+fn restore_under_temporary_name(
     path: &Path,
     restore: impl FnOnce(&Path) -> Result<RestoreReport, kaml::Error>,
 ) -> Result<RestoreReport, Failure> {
     let failed = Failure::io(path.display());
     // The device locks the file as long as it is open.
-    let (beside, file) = Beside::file(path, 0o600).map_err(&failed)?;
+    let (temporary, file) = Temporary::file(path, 0o600).map_err(&failed)?;
     drop(file);
-    let (temporary, name) = (beside.path().display().to_string(), path.display().to_string());
-    let report = restore(beside.path()).map_err(|error| match Failure::from(error) {
+    let (temporary_name, name) = (temporary.path().display().to_string(), path.display().to_string());
+    let report = restore(temporary.path()).map_err(|error| match Failure::from(error) {
         // Nobody knows the temporary name.
-        Failure::Failed(what) => Failure::Failed(what.replace(&temporary, &name)),
-        Failure::Usage(what) => Failure::Usage(what.replace(&temporary, &name)),
+        Failure::Failed(what) => Failure::Failed(what.replace(&temporary_name, &name)),
+        Failure::Usage(what) => Failure::Usage(what.replace(&temporary_name, &name)),
         other => other,
     })?;
-    beside.rename_new(path).map_err(&failed)?;
+    temporary.rename_new(path).map_err(&failed)?;
     whole::sync_directory(path).map_err(failed)?;
     Ok(report)
 }

@@ -1,7 +1,7 @@
 //! `kaml create`.
 
 use crate::failure::Failure;
-use crate::whole::{self, Beside};
+use crate::whole::{self, Temporary};
 use crate::{interrupt, output, size, store};
 use clap::Args;
 use indicatif::ProgressBar;
@@ -89,18 +89,18 @@ impl Arguments {
     fn make_beside(&self, options: &CreateOptions) -> Result<DeviceInfo, Failure> {
         let failed = Failure::io(self.path.display());
         // The device locks the file as long as it is open.
-        let (beside, file) = Beside::file(&self.path, 0o600).map_err(&failed)?;
+        let (temporary, file) = Temporary::file(&self.path, 0o600).map_err(&failed)?;
         drop(file);
-        let made = self.make(beside.path(), options);
+        let made = self.make(temporary.path(), options);
         // Nobody knows the temporary name.
-        let (temporary, name) = (beside.path().display().to_string(), self.path.display().to_string());
+        let (temporary_name, name) = (temporary.path().display().to_string(), self.path.display().to_string());
         let mut made = made.map_err(|failure| match failure {
-            Failure::Failed(what) => Failure::Failed(what.replace(&temporary, &name)),
-            Failure::Usage(what) => Failure::Usage(what.replace(&temporary, &name)),
+            Failure::Failed(what) => Failure::Failed(what.replace(&temporary_name, &name)),
+            Failure::Usage(what) => Failure::Usage(what.replace(&temporary_name, &name)),
             other => other,
         })?;
-        made.description = made.description.replace(&temporary, &name);
-        beside.rename_new(&self.path).map_err(&failed)?;
+        made.description = made.description.replace(&temporary_name, &name);
+        temporary.rename_new(&self.path).map_err(&failed)?;
         whole::sync_directory(&self.path).map_err(failed)?;
         Ok(made)
     }

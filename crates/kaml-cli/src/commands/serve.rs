@@ -130,9 +130,9 @@ impl Arguments {
             (Some(file), _) => KeepReservations::File(file.clone()),
             (None, None) => KeepReservations::WithDevice,
             (None, Some(device)) if device.path().is_file() => {
-                let mut beside = device.path().as_os_str().to_owned();
-                beside.push(".reservations");
-                KeepReservations::File(beside.into())
+                let mut path = device.path().as_os_str().to_owned();
+                path.push(".reservations");
+                KeepReservations::File(path.into())
             }
             (None, Some(_)) => KeepReservations::Nowhere,
         }

@@ -5,7 +5,7 @@
 
 use crate::failure::Failure;
 use crate::store;
-use crate::whole::{self, Beside};
+use crate::whole::{self, Temporary};
 use kaml::{
     BloomOptions, CreateOptions, Device, NamespaceId, NamespaceInfo, NamespaceKind, NamespaceOptions, VersionIndex,
     VersionOptions, VersionShape,
@@ -47,7 +47,7 @@ pub struct Target {
 
 enum At {
     /// Under a temporary name.
-    Beside { beside: Beside, path: PathBuf, is_new: bool },
+    Temporary { temporary: Temporary, path: PathBuf, is_new: bool },
     /// Under its own name.
     InPlace(PathBuf),
     /// It is whole.
@@ -95,14 +95,14 @@ impl Site {
             let device = Some(Device::create(&self.path, &options)?);
             return Ok(Target { device, at: At::InPlace(self.path.clone()) });
         }
-        let (beside, file) = Beside::file(&self.path, 0o600).map_err(Failure::io(self.path.display()))?;
+        let (temporary, file) = Temporary::file(&self.path, 0o600).map_err(Failure::io(self.path.display()))?;
         drop(file); // the device locks it
-        let device = Device::create(beside.path(), options).map_err(|error| {
+        let device = Device::create(temporary.path(), options).map_err(|error| {
             // Nobody knows the temporary name.
-            let (temporary, name) = (beside.path().display().to_string(), self.path.display().to_string());
-            Failure::Failed(error.to_string().replace(&temporary, &name))
+            let (temporary_name, name) = (temporary.path().display().to_string(), self.path.display().to_string());
+            Failure::Failed(error.to_string().replace(&temporary_name, &name))
         })?;
-        let at = At::Beside { beside, path: self.path.clone(), is_new: self.kind == SiteKind::New };
+        let at = At::Temporary { temporary, path: self.path.clone(), is_new: self.kind == SiteKind::New };
         Ok(Target { device: Some(device), at })
     }
 }
@@ -153,9 +153,11 @@ impl Target {
             // Dropped where this fails, as all that is unfinished.
             device.close()?;
         }
-        let At::Beside { beside, path, is_new } = std::mem::replace(&mut self.at, At::Finished) else { return Ok(()) };
+        let At::Temporary { temporary, path, is_new } = std::mem::replace(&mut self.at, At::Finished) else {
+            return Ok(());
+        };
         let failed = Failure::io(path.display());
-        if is_new { beside.rename_new(&path) } else { beside.rename(&path) }.map_err(&failed)?;
+        if is_new { temporary.rename_new(&path) } else { temporary.rename(&path) }.map_err(&failed)?;
         whole::sync_directory(&path).map_err(failed)
     }
 }
