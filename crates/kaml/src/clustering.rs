@@ -69,6 +69,9 @@ impl Shared {
     /// Whether keys that are read together are those of a scan of an ordered namespace, and not any that somebody needs.
     pub(crate) fn are_neighbours(&self, keys: &[FullKey<'_>], reads: &Reads) -> bool {
         let Some((_, read)) = reads.first() else { return false };
+        if reads.iter().any(|(_, other)| other.namespace() != read.namespace()) {
+            return false;
+        }
         let Ok(SpaceReader::Records(records)) = self.reader.of(read.namespace()) else { return false };
         let Ok(index) = records.ordered() else { return false };
         let bytes = || keys.iter().map(FullKey::as_bytes);

@@ -93,18 +93,16 @@ impl Shared {
         self.gather_full(&full, usize::MAX, find)
     }
 
-    /// As [`Shared::gather`].
-    pub(crate) fn gather_refs(
-        &self,
-        namespace: NamespaceId,
-        keys: &[KeyRef<'_>],
-    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let full = keys.iter().map(|key| self.key(*key)).collect::<Result<Vec<_>, _>>()?;
-        self.gather_full(&full, usize::MAX, |key, value| self.find(namespace, key, value))
+    /// As [`Shared::gather`], of records of several namespaces.
+    pub(crate) fn gather_refs(&self, records: &[(NamespaceId, KeyRef<'_>)]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let full = records.iter().map(|(_, key)| self.key(*key)).collect::<Result<Vec<_>, _>>()?;
+        let mut namespaces = records.iter().map(|(namespace, _)| *namespace);
+        let mut next = move || namespaces.next().expect("each record is looked up one time");
+        self.gather_full(&full, usize::MAX, |key, value| self.find(next(), key, value))
     }
 
-    /// As [`Shared::gather`], of as many of the first keys as have records of at most this many bytes; of the first one in any case. Of a
-    /// digest without its bytes, all that is stored is the value.
+    /// As [`Shared::gather`], of as many of the first keys as have records of at most this many bytes; of the first one in any case. Each key is
+    /// looked up one time, in the order of the keys. Of a digest without its bytes, all that is stored is the value.
     pub(crate) fn gather_full(
         &self,
         keys: &[FullKey<'_>],

@@ -7,6 +7,7 @@ use crate::driver::Shared;
 use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::{Answer, AsyncQueue, Batch, Bytes, Commit, Device, Error, KeyBuf, KeyRef, NamespaceId, Snapshot};
 use kaml_device::SpaceReader;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -46,6 +47,24 @@ pub trait BatchReader {
         keys: &[KeyRef<'_>],
         answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
     );
+
+    /// As [`BatchReader::get_many`], of records of several namespaces. Unless a device does better, it reads those of one namespace after
+    /// those of another.
+    fn get_records(
+        &mut self,
+        records: &[(NamespaceId, KeyRef<'_>)],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        let mut by_namespace: BTreeMap<NamespaceId, (Vec<usize>, Vec<KeyRef<'_>>)> = BTreeMap::new();
+        for (place, (namespace, key)) in records.iter().enumerate() {
+            let (places, keys) = by_namespace.entry(*namespace).or_default();
+            places.push(place);
+            keys.push(*key);
+        }
+        for (namespace, (places, keys)) in by_namespace {
+            self.get_many(namespace, &keys, &mut |at, found| answer(places[at], found));
+        }
+    }
 }
 
 /// Commands in flight from one thread, the one that made the queue. An error of `get` or `put` is the command's answer;
@@ -215,22 +234,36 @@ impl BatchReader for DeviceReader {
         keys: &[KeyRef<'_>],
         answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
     ) {
+        let records: Vec<_> = keys.iter().map(|key| (namespace, *key)).collect();
+        self.get_records(&records, answer);
+    }
+
+    fn get_records(
+        &mut self,
+        records: &[(NamespaceId, KeyRef<'_>)],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
         let shared = self.device.shared();
-        if let Err(error) = check_expiry(shared, namespace) {
-            return (0..keys.len()).for_each(|place| answer(place, Err(error.clone())));
-        }
-        let gathered = match shared.reader.of(namespace) {
-            Ok(SpaceReader::Records(_)) => shared.gather_refs(namespace, keys).ok(),
-            Ok(SpaceReader::Blocks | SpaceReader::Versions(_)) | Err(_) => None,
+        let is_gathered = |namespace| {
+            let of = shared.reader.of(namespace);
+            matches!(of, Ok(SpaceReader::Records(_))) && check_expiry(shared, namespace).is_ok()
         };
-        if let Some(values) = gathered {
-            return values.into_iter().enumerate().for_each(|(place, value)| answer(place, Ok(value)));
+        let (mut together, mut alone): (Vec<usize>, Vec<usize>) =
+            (0..records.len()).partition(|place| is_gathered(records[*place].0));
+        let gathered: Vec<_> = together.iter().map(|place| records[*place]).collect();
+        match shared.gather_refs(&gathered) {
+            Ok(values) => values.into_iter().zip(&together).for_each(|(value, place)| answer(*place, Ok(value))),
+            // Each is read by itself then, to learn which one the error is of.
+            Err(_) => alone.append(&mut together),
         }
-        // After an error each key is read by itself, to learn which one it is of.
+        if alone.is_empty() {
+            return;
+        }
         let mut queue = self.queue.take().unwrap_or_else(|| self.device.queue(READS_IN_FLIGHT as u32));
-        for (place, key) in keys.iter().enumerate() {
+        for place in alone {
+            let (namespace, key) = &records[place];
             self.wait_for(&mut queue, READS_IN_FLIGHT, answer);
-            if let Err(error) = queue.get(place as u64, namespace, *key) {
+            if let Err(error) = CommandQueue::get(&mut queue, place as u64, *namespace, *key) {
                 answer(place, Err(error));
             }
         }

@@ -541,17 +541,17 @@ impl StoreReader {
         namespace: NamespaceId,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>, Error> {
-        let keys: Vec<KeyRef<'_>> = keys.into_iter().map(Into::into).collect();
+        let records: Vec<(NamespaceId, KeyRef<'_>)> = keys.into_iter().map(|key| (namespace, key.into())).collect();
         let store = &self.store;
-        if let [key] = &keys[..] {
+        if let [(_, key)] = &records[..] {
             return Ok(vec![store.get(namespace, *key)?]);
         }
-        let found = store.inner.cache.load_many(&mut self.reader, namespace, &keys)?;
-        let again = |(loaded, key): (Loaded, &KeyRef<'_>)| match loaded {
+        let found = store.inner.cache.load_many(&mut self.reader, &records)?;
+        let again = |(loaded, (_, key)): (Loaded, &(NamespaceId, KeyRef<'_>))| match loaded {
             Some((value, ticket)) if store.may_show(ticket) => Ok(value.map(Value)),
             Some(_) | None => store.get(namespace, *key),
         };
-        found.into_iter().zip(&keys).map(again).collect()
+        found.into_iter().zip(&records).map(again).collect()
     }
 }
 

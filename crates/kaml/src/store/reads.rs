@@ -113,20 +113,20 @@ impl Cache {
         self.used() > self.budget
     }
 
-    /// Reads many records of a namespace. Those that miss are read together, by a reader that is opened if there is none
+    /// Reads many records. Those that miss are read together, by a reader that is opened if there is none
     /// yet; an answer is `None` for a record that a transaction is changing.
     pub(super) fn load_many(
         &self,
         reader: &mut Option<Box<dyn BatchReader>>,
-        namespace: NamespaceId,
-        keys: &[KeyRef<'_>],
+        records: &[(NamespaceId, KeyRef<'_>)],
     ) -> Result<Vec<Loaded>, Error> {
-        let mut answers = vec![None; keys.len()];
+        let mut answers = vec![None; records.len()];
         let mut own: Vec<(usize, Place, u32, u32)> = Vec::new();
         let mut others = Vec::new();
         // A key that is refused is found before anything is begun.
-        let places = keys.iter().map(|key| self.place_of(namespace, *key)).collect::<Result<Vec<Place>, Error>>()?;
-        self.prefetch(places.iter().map(|place| (namespace, place.id.key.into())));
+        let place = |(namespace, key): &(NamespaceId, KeyRef<'_>)| self.place_of(*namespace, *key);
+        let places = records.iter().map(place).collect::<Result<Vec<Place>, Error>>()?;
+        self.prefetch(places.iter().map(|place| (place.id.namespace, place.id.key.into())));
         for (at, place) in places.into_iter().enumerate() {
             match self.peek(&place, Arc::clone) {
                 Peek::Hit(value, ticket) => answers[at] = Some((Some(value), ticket)),
@@ -138,11 +138,11 @@ impl Cache {
                 },
             }
         }
-        let wanted: Vec<KeyRef<'_>> = own.iter().map(|(at, ..)| keys[*at]).collect();
+        let wanted: Vec<(NamespaceId, KeyRef<'_>)> = own.iter().map(|(at, ..)| records[*at]).collect();
         let mut failed: Option<Error> = None;
         if !wanted.is_empty() {
             let reader = reader.get_or_insert_with(|| self.backing.reader());
-            reader.get_many(namespace, &wanted, &mut |which, found| {
+            reader.get_records(&wanted, &mut |which, found| {
                 let (at, place, slot, load) = &own[which];
                 let found = found.map(|value| value.map(Arc::<[u8]>::from));
                 let stands = self.end_load(place, *slot, *load, found.as_ref().ok());
@@ -157,7 +157,7 @@ impl Cache {
             return Err(error);
         }
         for (at, place) in others {
-            answers[at] = self.load(&place, keys[at], None)?;
+            answers[at] = self.load(&place, records[at].1, None)?;
         }
         Ok(answers)
     }

@@ -28,7 +28,6 @@ use super::value::Value;
 use super::waits::Refused;
 use super::xcb::{XcbEvent, XcbState};
 use crate::{Error, KeyBuf, KeyRef, NamespaceId};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Above so many records a transaction finds its own through a table.
@@ -141,23 +140,17 @@ impl Transaction {
         Ok(())
     }
 
-    /// Reads what the cache has not of some records, those of a namespace together.
+    /// Reads what the cache has not of some records, all together.
     #[cold]
-    fn bring_in(&self, records: Vec<(NamespaceId, KeyRef<'_>)>) {
+    fn bring_in(&self, mut records: Vec<(NamespaceId, KeyRef<'_>)>) {
         let cache = &self.store.cache;
         let misses = |place: &Place| matches!(cache.peek(place, |_| ()), Peek::Miss);
-        let mut missing: BTreeMap<NamespaceId, Vec<KeyRef<'_>>> = BTreeMap::new();
-        for (namespace, key) in records {
+        records.retain(|(namespace, key)| {
             // A key that is refused here is refused when it is used.
-            let place = cache.place_of(namespace, key).ok().filter(|place| !self.knows(&place.id));
-            if place.is_some_and(|place| misses(&place)) {
-                missing.entry(namespace).or_default().push(key);
-            }
-        }
-        let mut reader = None;
-        for (namespace, keys) in missing {
-            let _ = cache.load_many(&mut reader, namespace, &keys); // the record that fails fails again when it is used
-        }
+            let place = cache.place_of(*namespace, *key).ok().filter(|place| !self.knows(&place.id));
+            place.is_some_and(|place| misses(&place))
+        });
+        let _ = cache.load_many(&mut None, &records); // the record that fails fails again when it is used
     }
 
     /// Reads a record (paper:KAML TransactionRead). Its absence is locked too.

@@ -1,8 +1,8 @@
 //! Transactions: states, locks, deadlocks, early release.
 
 use crate::world::{World, shut};
-use kaml::store::{StoreOptions, Transaction, XcbEvent, XcbState};
-use kaml::{Batch, Key};
+use kaml::store::{Store, StoreOptions, Transaction, XcbEvent, XcbState};
+use kaml::{Batch, CreateOptions, Device, Key, KeyKind, NamespaceOptions, VersionOptions};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -691,4 +691,37 @@ fn nothing_stays_pinned() {
         world.store.delete_namespace(world.ns).unwrap();
         assert_eq!(world.store.stats().record_count, 0);
     }
+}
+
+/// Goal:   expected records of several namespaces come into the cache, each with its own content.
+/// Method: the same keys in a hash, an ordered, a block and a versioned namespace and in one that does not exist, none of them cached; each
+///         is read afterwards, and no read of a record in a namespace of records reaches the device again.
+#[test]
+fn records_of_several_namespaces_are_expected_together() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let kinds = [
+        NamespaceOptions::records(KeyKind::U64),
+        NamespaceOptions::records(KeyKind::Ordered),
+        NamespaceOptions::records(KeyKind::Any),
+        NamespaceOptions::versions(KeyKind::U64, VersionOptions::default()),
+    ];
+    let create = |(at, kind): (usize, &NamespaceOptions)| device.create_namespace(&format!("n{at}"), kind).unwrap();
+    let namespaces: Vec<_> = kinds.iter().enumerate().map(create).collect();
+    let value = |ns: kaml::NamespaceId, key: u64| format!("{ns} has {key}").into_bytes();
+    let records = || namespaces.iter().flat_map(|ns| (0..50u64).map(|key| (*ns, key)));
+    let mut batch = Batch::new();
+    records().for_each(|(ns, key)| _ = batch.put(ns, key, &value(ns, key)));
+    device.write(&batch).unwrap();
+    let store = Store::open(device, &StoreOptions::new(8 << 20)).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.expect(records().chain([(77, 1), (namespaces[0], 1000), (namespaces[3], 1000)])).unwrap();
+    let misses = store.stats().miss_count;
+    for (ns, key) in records() {
+        assert_eq!(&txn.read(ns, key).unwrap().unwrap()[..], value(ns, key), "namespace {ns}, key {key}");
+    }
+    assert!(txn.read(namespaces[0], 1000u64).unwrap().is_none());
+    assert!(txn.read(namespaces[3], 1000u64).unwrap().is_none());
+    assert_eq!(store.stats().miss_count, misses);
+    assert!(matches!(txn.read(77, 1u64), Err(kaml::Error::UnknownNamespace(77))));
+    txn.commit().unwrap();
 }

@@ -127,6 +127,15 @@ impl BatchReader for Counted {
         self.controls.gets.fetch_add(keys.len() as u64, Ordering::Relaxed);
         self.reader.get_many(namespace, keys, answer);
     }
+
+    fn get_records(
+        &mut self,
+        records: &[(NamespaceId, KeyRef<'_>)],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        self.controls.gets.fetch_add(records.len() as u64, Ordering::Relaxed);
+        self.reader.get_records(records, answer);
+    }
 }
 
 struct Failing {
