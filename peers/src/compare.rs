@@ -8,6 +8,7 @@
 
 use crate::engines::{Kind, PageCache, Setup};
 use comfy_table::{CellAlignment, Table as TextTable, presets};
+use kaml_terminal::passing::Passing;
 use kaml_workloads::Error;
 use kaml_workloads::drive::{Outcome, Run, Stage, Workload};
 use kaml_workloads::engine::{Engine, Table};
@@ -72,7 +73,7 @@ struct Contender {
     workload: Box<dyn Workload>,
     outcomes: Vec<Outcome>,
     /// After the engine, so it is closed before its files go.
-    _dir: tempfile::TempDir,
+    _dir: Passing,
 }
 
 impl Plan {
@@ -96,7 +97,7 @@ impl Plan {
     }
 
     fn load(&self, kind: Kind, workload: Box<dyn Workload>, cache_bytes: u64) -> Result<Contender, Error> {
-        let dir = tempfile::Builder::new().prefix(".kaml-peers-").tempdir_in(&self.dir);
+        let dir = Passing::directory(&self.dir);
         let dir = dir.map_err(|error| Error::Parameters(format!("{}: {error}", self.dir.display())))?;
         let size = workload.size();
         let seconds = (self.run.duration + self.run.warm_up).as_secs_f64() * self.rounds as f64;
@@ -148,6 +149,12 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// At least three digits, so an operation in memory is not one of no time.
+fn three_digits(value: f64) -> String {
+    let decimals = [(100.0, 0), (10.0, 1), (1.0, 2)].into_iter().find(|(from, _)| value >= *from).map_or(3, |(_, n)| n);
+    format!("{value:.decimals$}")
+}
+
 impl Comparison {
     /// For people: medians over the rounds, and how many times an engine's rate the first engine's is.
     pub(crate) fn table(&self) -> TextTable {
@@ -158,7 +165,8 @@ impl Comparison {
         let first = self.rows.first().map_or(f64::NAN, |row| row.operations_per_s);
         for row in &self.rows {
             let of = |figure: &dyn Fn(&Outcome) -> f64| median(row.outcomes.iter().map(figure));
-            let us = |figure: &dyn Fn(&Outcome) -> u64| format!("{:.0}", of(&|o| figure(o) as f64 / 1e3));
+            let us = |figure: &dyn Fn(&Outcome) -> u64| three_digits(of(&|o| figure(o) as f64 / 1e3));
+            let written = of(&|outcome| outcome.device_bytes_per_user_byte.unwrap_or(f64::NAN));
             table.add_row([
                 row.engine.clone(),
                 row.page_cache.into(),
@@ -167,8 +175,8 @@ impl Comparison {
                 us(&|outcome| outcome.latency.p50_ns),
                 us(&|outcome| outcome.latency.p99_ns),
                 us(&|outcome| outcome.latency.p999_ns),
-                format!("{:.2}", of(&|outcome| outcome.device_bytes_per_user_byte.unwrap_or(f64::NAN))),
-                format!("{:.1}", of(&|outcome| outcome.cpu_us_per_operation)),
+                if written.is_nan() { "-".into() } else { format!("{written:.2}") },
+                three_digits(of(&|outcome| outcome.cpu_us_per_operation)),
             ]);
         }
         for column in table.column_iter_mut().skip(2) {
@@ -182,6 +190,14 @@ impl Comparison {
 mod tests {
     use super::*;
     use kaml_workloads::tpcb::{Settings, Tpcb};
+
+    /// Goal:   short times keep their digits.
+    /// Method: times around each step.
+    #[test]
+    fn times_have_three_digits() {
+        let shown = [0.1234, 1.0, 9.876, 12.34, 123.4, 4567.8].map(three_digits);
+        assert_eq!(shown, ["0.123", "1.00", "9.88", "12.3", "123", "4568"]);
+    }
 
     /// Goal:   a comparison has every engine's turns, ratios and a picture.
     /// Method: a tiny bank on two engines, twice.

@@ -11,6 +11,7 @@ mod engines;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use compare::{Comparison, Plan};
 use engines::Kind;
+use kaml_terminal::interrupt;
 use kaml_workloads::drive::{Run, Workload};
 use kaml_workloads::{Error, scans, tpcb, tpcc, ycsb};
 use std::path::PathBuf;
@@ -245,6 +246,10 @@ impl Common {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // What the engines have written must not outlive the program.
+    if let Err(failure) = interrupt::ends_it(String::new()) {
+        return failure.report();
+    }
     let compared = arguments.common.plan().and_then(|plan| {
         let comparison = plan.run(&|| arguments.workload.make())?;
         arguments.common.show(&comparison)

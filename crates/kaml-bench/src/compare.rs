@@ -95,11 +95,23 @@ impl CompareArguments {
             Progress::Step(step) => told(format!("... {step}")),
             Progress::Row(row) => told(row_cells(row).join("  ")),
         });
-        if self.common.json {
-            return output::json(&rows);
-        }
-        output::line(output::table(&["what", "floor", "kaml", "ratio", "bar", "met"], 1, rows.iter().map(row_cells)))
+        show(&rows, self.common.json)
     }
+}
+
+/// The rows as a table, and below it what disturbed them.
+fn show(rows: &[Row], json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(&rows);
+    }
+    output::line(output::table(&["what", "floor", "kaml", "ratio", "bar", "met"], 1, rows.iter().map(row_cells)))?;
+    let why = |row: &Row| Some(format!("{}: {}", row.what, row.disturbed.as_ref()?));
+    let disturbed: Vec<String> = rows.iter().filter_map(why).collect();
+    if disturbed.is_empty() {
+        return Ok(());
+    }
+    output::line("\nDisturbed; measure these again on a quiet machine:")?;
+    disturbed.into_iter().try_for_each(output::line)
 }
 
 /// What, floor, kaml, ratio, bar, met.
@@ -119,15 +131,16 @@ fn row_cells(row: &Row) -> Vec<String> {
             Some(Bar::AtLeast(bar)) => format!(">= {}", size::show_number(bar)),
             Some(Bar::AtMost(bar)) => format!("<= {}", size::show_number(bar)),
         },
-        row.met.map_or_else(dash, |met| if met { "yes" } else { "NO" }.to_owned()),
+        match (row.met, &row.disturbed) {
+            (_, Some(_)) => "disturbed".to_owned(),
+            (Some(met), None) => if met { "yes" } else { "NO" }.to_owned(),
+            (None, None) => dash(),
+        },
     ]
 }
 
 pub fn index(keys: &Counts, json: bool) -> Result<(), Failure> {
     let options = Options { index_keys: keys.0.iter().map(|keys| *keys as u64).collect(), ..Options::default() };
     let rows = compare::run(&Options { groups: vec![Group::Index], ..options }, &mut |_| {});
-    if json {
-        return output::json(&rows);
-    }
-    output::line(output::table(&["what", "floor", "kaml", "ratio", "bar", "met"], 1, rows.iter().map(row_cells)))
+    show(&rows, json)
 }

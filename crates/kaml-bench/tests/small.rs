@@ -196,3 +196,21 @@ fn too_large_values_are_refused() {
     assert!(world.fails(2, &long).contains("this device takes at most"));
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "something was left behind");
 }
+
+/// Goal:   figures that were measured beside other work meet no bar.
+/// Method: this process keeps a processor busy while the index is measured.
+#[test]
+fn disturbed_figures_meet_no_bar() {
+    let world = World::empty();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let rows = std::thread::scope(|scope| {
+        let (started, enough) = (std::time::Instant::now(), std::time::Duration::from_secs(100));
+        scope.spawn(|| while !done.load(std::sync::atomic::Ordering::Relaxed) && started.elapsed() < enough {});
+        let rows = world.json(&["index", "--keys", "100000", "--json"]);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        rows
+    });
+    let with_bars: Vec<_> = rows.as_array().unwrap().iter().filter(|row| !row["bar"].is_null()).collect();
+    assert!(with_bars.len() >= 10);
+    assert!(with_bars.iter().all(|row| row["met"].is_null() && row["disturbed"].is_string()), "{rows}");
+}

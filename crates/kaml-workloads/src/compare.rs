@@ -4,13 +4,15 @@
 //! Lives elsewhere:  what is compared with what and the bars (`bench`), ratios (`row`), the table (`kaml-cli`).
 //!
 //! The two sides of a ratio alternate several times; the ratio is the median of the ratios of neighbours, so a disk
-//! that has slow and fast minutes does not decide it.
+//! that has slow and fast minutes does not decide it. A row that varied too much, or during which others were at work, is marked as
+//! disturbed and shows nothing about its bar.
 
 mod bench;
 mod row;
 
 pub use row::{Bar, Row};
 
+use crate::disturbance::Watch;
 use bench::Bench;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -59,6 +61,11 @@ impl Group {
         Group::Kill,
         Group::Memory,
     ];
+
+    /// Whether its figures depend on time, and so on what else is at work.
+    pub fn is_timed(self) -> bool {
+        !matches!(self, Group::Written | Group::Kill | Group::Memory)
+    }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -132,6 +139,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Vec<Row
     for group in &options.groups {
         progress(Progress::Step(group.name()));
         let bench = Bench { options, group: *group };
+        let watch = Watch::start();
         let found = match group {
             Group::Puts => bench.puts(),
             Group::Async => bench.puts_in_flight(),
@@ -146,7 +154,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Vec<Row
             Group::Memory => bench.memory(),
         };
         // One group that fails does not take the figures of the others with it.
-        let found = found.unwrap_or_else(|error| vec![Row::failure(*group, &error)]);
+        let mut found = found.unwrap_or_else(|error| vec![Row::failure(*group, &error)]);
+        if let Some(why) = watch.stop().filter(|_| group.is_timed()) {
+            let mark = |row: Row| if row.bar.is_some() { row.disturbed(&why) } else { row };
+            found = found.into_iter().map(mark).collect();
+        }
         found.iter().for_each(|row| progress(Progress::Row(row)));
         rows.extend(found);
     }

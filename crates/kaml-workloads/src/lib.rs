@@ -9,6 +9,7 @@
 
 pub mod compare;
 pub mod conflicts;
+pub mod disturbance;
 pub mod drive;
 pub mod engine;
 pub mod figures;

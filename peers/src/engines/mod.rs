@@ -37,6 +37,9 @@ pub(crate) enum Kind {
     /// RocksDB's pessimistic TransactionDB.
     #[cfg(feature = "rocksdb")]
     Rocksdb,
+    /// The same with BlobDB: longer values in files of their own.
+    #[cfg(feature = "rocksdb")]
+    RocksdbBlob,
     /// LMDB: one writer, readers in a memory mapping.
     Lmdb,
     /// redb: one writer, copy-on-write B-trees.
@@ -86,7 +89,7 @@ impl Kind {
         match self {
             Kind::Kaml | Kind::KamlEarly => PageCache::Unused,
             #[cfg(feature = "rocksdb")]
-            Kind::Rocksdb => PageCache::Unused,
+            Kind::Rocksdb | Kind::RocksdbBlob => PageCache::Unused,
             Kind::Lmdb => PageCache::Only,
             Kind::Redb | Kind::Fjall | Kind::Sqlite => PageCache::Besides,
         }
@@ -106,7 +109,7 @@ impl Kind {
         Ok(match self {
             Kind::Kaml | Kind::KamlEarly => self.open(setup)?,
             #[cfg(feature = "rocksdb")]
-            Kind::Rocksdb => Box::new(rocksdb::Rocksdb::create(setup)?),
+            Kind::Rocksdb | Kind::RocksdbBlob => Box::new(rocksdb::Rocksdb::create(setup, self == Kind::RocksdbBlob)?),
             Kind::Lmdb => Box::new(lmdb::Lmdb::create(setup)?),
             Kind::Redb => Box::new(redb::Redb::create(setup)?),
             Kind::Fjall => Box::new(fjall::Fjall::create(setup)?),

@@ -44,6 +44,10 @@ mod ffi {
         pub(super) fn rocksdb_options_set_max_write_buffer_number(options: *mut Options, count: c_int);
         pub(super) fn rocksdb_options_set_use_direct_reads(options: *mut Options, yes: c_uchar);
         pub(super) fn rocksdb_options_set_use_direct_io_for_flush_and_compaction(options: *mut Options, yes: c_uchar);
+        pub(super) fn rocksdb_options_set_enable_blob_files(options: *mut Options, yes: c_uchar);
+        pub(super) fn rocksdb_options_set_min_blob_size(options: *mut Options, bytes: u64);
+        pub(super) fn rocksdb_options_set_enable_blob_gc(options: *mut Options, yes: c_uchar);
+        pub(super) fn rocksdb_options_set_blob_cache(options: *mut Options, cache: *mut Cache);
         pub(super) fn rocksdb_options_set_block_based_table_factory(options: *mut Options, table: *mut TableOptions);
         pub(super) fn rocksdb_block_based_options_create() -> *mut TableOptions;
         pub(super) fn rocksdb_block_based_options_destroy(table: *mut TableOptions);
@@ -159,6 +163,8 @@ const LOCK_TIMEOUT_MS: i64 = 2000;
 const WRITE_BUFFER_SHARE: u64 = 8;
 const WRITE_BUFFER_BYTES_MAX: u64 = 64 << 20;
 const BLOOM_BITS: f64 = 10.0;
+/// With BlobDB, values from this length on are in blob files.
+const BLOB_BYTES_MIN: u64 = 256;
 /// Between two looks at compactions that are to end.
 const SETTLE_STEP: Duration = Duration::from_millis(20);
 
@@ -169,6 +175,8 @@ pub(super) struct Rocksdb {
     read: *mut ffi::ReadOptions,
     write: *mut ffi::WriteOptions,
     transaction: *mut ffi::TxnOptions,
+    /// Whether longer values are in files of their own (BlobDB).
+    blobs: bool,
 }
 
 // SAFETY: a database, a cache and options that are not changed any more can be used from any thread at once.
@@ -302,7 +310,7 @@ impl Cursor {
 }
 
 impl Rocksdb {
-    pub(super) fn create(setup: &Setup) -> Result<Rocksdb, Error> {
+    pub(super) fn create(setup: &Setup, blobs: bool) -> Result<Rocksdb, Error> {
         let buffer = (setup.cache_bytes / WRITE_BUFFER_SHARE).min(WRITE_BUFFER_BYTES_MAX) as usize;
         let path = CString::new(setup.dir.as_os_str().as_encoded_bytes()).map_err(engine_error)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -322,6 +330,12 @@ impl Rocksdb {
             ffi::rocksdb_options_set_use_direct_reads(options, 1);
             ffi::rocksdb_options_set_use_direct_io_for_flush_and_compaction(options, 1);
             ffi::rocksdb_options_set_block_based_table_factory(options, table);
+            if blobs {
+                ffi::rocksdb_options_set_enable_blob_files(options, 1);
+                ffi::rocksdb_options_set_min_blob_size(options, BLOB_BYTES_MIN);
+                ffi::rocksdb_options_set_enable_blob_gc(options, 1);
+                ffi::rocksdb_options_set_blob_cache(options, cache); // blocks and blobs share the memory
+            }
             let db_options = ffi::rocksdb_transactiondb_options_create();
             let opened = checked(|e| ffi::rocksdb_transactiondb_open(options, db_options, path.as_ptr(), e));
             ffi::rocksdb_transactiondb_options_destroy(db_options);
@@ -339,7 +353,7 @@ impl Rocksdb {
             let transaction = ffi::rocksdb_transaction_options_create();
             ffi::rocksdb_transaction_options_set_deadlock_detect(transaction, 1);
             ffi::rocksdb_transaction_options_set_lock_timeout(transaction, LOCK_TIMEOUT_MS);
-            Ok(Rocksdb { db, cache, read: ffi::rocksdb_readoptions_create(), write, transaction })
+            Ok(Rocksdb { db, cache, read: ffi::rocksdb_readoptions_create(), write, transaction, blobs })
         }
     }
 
@@ -366,7 +380,8 @@ impl Drop for Rocksdb {
 
 impl Engine for Rocksdb {
     fn describe(&self) -> String {
-        "RocksDB TransactionDB: group commit, direct I/O, block cache and write buffers".into()
+        let values = if self.blobs { ", BlobDB" } else { "" };
+        format!("RocksDB TransactionDB: group commit, direct I/O, block cache and write buffers{values}")
     }
 
     fn ranges(&self) -> Ranges {

@@ -5,6 +5,7 @@
 
 use super::Group;
 use crate::Error;
+use crate::disturbance::varies;
 use serde::{Deserialize, Serialize};
 
 /// One row of the table.
@@ -24,8 +25,10 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// What is demanded of the ratio, or of the figure where there is none.
     pub bar: Option<Bar>,
-    /// Whether it is met.
+    /// Whether it is met; not known of a row that was disturbed.
     pub met: Option<bool>,
+    /// What disturbed the measurement, if anything did.
+    pub disturbed: Option<String>,
 }
 
 /// What is demanded.
@@ -60,20 +63,48 @@ impl Row {
             ratio: Some(ratio),
             bar: Some(bar),
             met: Some(bar.is_met(ratio)),
+            disturbed: None,
         }
+        .varied(pairs)
     }
 
     /// A group that could not be measured to its end.
     pub(super) fn failure(group: Group, error: &Error) -> Row {
         let what = format!("{}: failed: {error}", group.name());
         let unit = String::new();
-        Row { group, what, unit, floor: None, kaml: f64::NAN, ratio: None, bar: None, met: Some(false) }
+        Row {
+            group,
+            what,
+            unit,
+            floor: None,
+            kaml: f64::NAN,
+            ratio: None,
+            bar: None,
+            met: Some(false),
+            disturbed: None,
+        }
     }
 
     /// A figure that has a bar of its own.
     pub(super) fn figure(group: Group, what: impl Into<String>, unit: &str, kaml: f64, bar: Option<Bar>) -> Row {
         let met = bar.map(|bar| bar.is_met(kaml));
-        Row { group, what: what.into(), unit: unit.into(), floor: None, kaml, ratio: None, bar, met }
+        let (what, unit) = (what.into(), unit.into());
+        Row { group, what, unit, floor: None, kaml, ratio: None, bar, met, disturbed: None }
+    }
+
+    /// The same, marked if its runs vary too much to show anything.
+    fn varied(self, pairs: &[(f64, f64)]) -> Row {
+        let floor = varies("the floor", pairs.iter().map(|pair| pair.0));
+        let ratio = || varies("the ratio", pairs.iter().map(|(floor, kaml)| kaml / floor));
+        match floor.or_else(ratio) {
+            Some(why) => self.disturbed(&why),
+            None => self,
+        }
+    }
+
+    /// The same, marked as disturbed: whether its bar is met is not known.
+    pub(super) fn disturbed(self, why: &str) -> Row {
+        Row { met: None, disturbed: self.disturbed.or_else(|| Some(why.to_owned())), ..self }
     }
 }
 
@@ -95,10 +126,25 @@ mod tests {
     /// Method: pairs whose medians divide to something else than the median ratio.
     #[test]
     fn ratios_are_of_neighbours() {
-        let pairs = [(100.0, 90.0), (200.0, 100.0), (50.0, 45.0)];
+        let pairs = [(100.0, 90.0), (120.0, 80.0), (90.0, 81.0)];
         let row = Row::ratio(Group::Puts, "x".into(), "puts/s", &pairs, Bar::AtLeast(0.9));
-        assert_eq!((row.floor, row.kaml, row.ratio, row.met), (Some(100.0), 90.0, Some(0.9), Some(true)));
+        assert_eq!((row.floor, row.kaml, row.ratio, row.met), (Some(100.0), 81.0, Some(0.9), Some(true)));
+        assert_eq!(row.disturbed, None);
         assert!(!Bar::AtMost(2.0).is_met(2.1) && Bar::AtMost(2.0).is_met(2.0));
         assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), 2.5);
+    }
+
+    /// Goal:   a row whose runs vary too much, or that was measured beside other work, says nothing about its bar.
+    /// Method: a floor that halves, a ratio that doubles, and a row that is marked from outside.
+    #[test]
+    fn disturbed_rows_meet_nothing() {
+        let row = |pairs: &[(f64, f64)]| Row::ratio(Group::Puts, "x".into(), "puts/s", pairs, Bar::AtLeast(0.1));
+        for pairs in [[(100.0, 90.0), (50.0, 45.0), (100.0, 90.0)], [(100.0, 90.0), (100.0, 45.0), (100.0, 90.0)]] {
+            let row = row(&pairs);
+            assert!(row.met.is_none() && row.disturbed.is_some(), "{row:?}");
+        }
+        let row = row(&[(100.0, 90.0)]);
+        assert_eq!(row.met, Some(true));
+        assert_eq!(row.disturbed("a neighbour").met, None);
     }
 }
