@@ -203,8 +203,8 @@ fn too_large_values_are_refused() {
 fn disturbed_figures_meet_no_bar() {
     let world = World::empty();
     let done = std::sync::atomic::AtomicBool::new(false);
+    let (started, enough) = (std::time::Instant::now(), std::time::Duration::from_secs(100));
     let rows = std::thread::scope(|scope| {
-        let (started, enough) = (std::time::Instant::now(), std::time::Duration::from_secs(100));
         scope.spawn(|| while !done.load(std::sync::atomic::Ordering::Relaxed) && started.elapsed() < enough {});
         let rows = world.json(&["index", "--keys", "100000", "--json"]);
         done.store(true, std::sync::atomic::Ordering::Relaxed);

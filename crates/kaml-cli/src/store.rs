@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The device that a command works on, which must be here.
-#[derive(Args)]
+#[derive(Args, Clone, PartialEq)]
 pub struct DeviceArgument {
     /// Device file or block device
     #[arg(value_name = "DEVICE")]
@@ -91,6 +91,20 @@ impl DeviceArgument {
         refuse_remote(&self.path)?;
         let look = if new { Device::renew_identity } else { Device::identity_of };
         until_free(self.wait, || look(&self.path)).map_err(|error| named(&self.path, error))
+    }
+
+    /// Whether it is a device of KAML; nothing is changed. One that a process has open is one.
+    pub fn check(&self) -> Result<(), Failure> {
+        refuse_remote(&self.path)?;
+        match Device::identity_of(&self.path) {
+            Ok(_) | Err(kaml::Error::InUse { .. }) => Ok(()),
+            Err(error) => Err(named(&self.path, error)),
+        }
+    }
+
+    /// A device at a path, not waited for.
+    pub fn at(path: PathBuf) -> DeviceArgument {
+        DeviceArgument { path, wait: None, may_be_remote: false }
     }
 
     /// Where it is.

@@ -133,7 +133,7 @@ pub fn varies(what: &str, figures: impl IntoIterator<Item = f64>) -> Option<Stri
     let ends = usize::from(figures.len() >= RUNS_ENOUGH);
     let (least, greatest) = (figures.get(ends)?, figures.get(figures.len().checked_sub(ends + 1)?)?);
     let times = greatest / least;
-    (!(times <= VARIES_MAX)).then(|| format!("{what} varied by {times:.2} times from run to run"))
+    (times.is_nan() || times > VARIES_MAX).then(|| format!("{what} varied by {times:.2} times from run to run"))
 }
 
 #[cfg(test)]

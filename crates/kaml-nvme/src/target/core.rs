@@ -180,6 +180,8 @@ pub(crate) struct Limits {
 /// See the module.
 pub(crate) struct Target {
     pub(crate) options: Options,
+    /// Where it listens; none if it has no sockets.
+    pub(crate) ports: Vec<SocketAddr>,
     pub(crate) limits: Limits,
     pub(crate) engine: Engine,
     /// For data of commands of all links.
@@ -227,6 +229,7 @@ impl Target {
             engine: Engine::new(device, options.busy_poll, budget.clone())?,
             budget,
             options,
+            ports: Vec::new(),
             limits,
             controllers: BTreeMap::new(),
             roles: BTreeMap::new(),

@@ -105,7 +105,7 @@ impl Target {
         put_name(&mut page.subnqn, &self.options.subsystem);
         page.rab = 6;
         page.lpa |= 1 << 1; // effects
-        page.cmic = 1 << 1; // a subsystem may have several controllers
+        page.cmic = 1 << 1 | u8::from(self.ports.len() > 1); // several controllers, several ports
         page.oaes = NAMESPACE_EVENTS.into();
         page.oacs = (1u16 << 3).into(); // namespace management
         page.acl = 3;

@@ -114,19 +114,20 @@ impl Target {
         encode_namespaces(infos.iter().filter(|info| self.attached(id, info.id).is_ok()))
     }
 
-    /// One record for the subsystem, if this host may connect to it, at the address that it has reached us at.
+    /// A record for each port of the subsystem, if this host may connect to it.
     fn discovery(&self, controller: &Controller, local: SocketAddr) -> Vec<u8> {
         let mut head = DiscoveryHead::new_zeroed();
         let allowed = self.options.access.admits(&controller.host.nqn);
-        (head.generation, head.record_count) = (1.into(), U64::new(u64::from(allowed)));
+        let ports = if allowed { ports_for(local, &self.ports) } else { Vec::new() };
+        (head.generation, head.record_count) = (1.into(), U64::new(ports.len() as u64));
         let mut page = head.as_bytes().to_vec();
-        if allowed {
+        for (port, address) in ports {
             let mut record = DiscoveryRecord::new_zeroed();
             record.transport = 3; // TCP
-            put_address(&mut record, local);
+            put_address(&mut record, address);
             record.subsystem_type = 2; // NVM subsystem
             record.requirements = 2 | 1 << 2; // no secure channel, flow control can be off
-            record.port = 1.into();
+            record.port = port.into();
             record.cntlid = CNTLID_DYNAMIC.into();
             record.admin_queue_size = 32.into();
             put_name(&mut record.subsystem, &self.options.subsystem);
@@ -134,6 +135,23 @@ impl Target {
         }
         page
     }
+}
+
+/// The ports that a host can reach which has reached us at `local`, with their numbers; that one is the first. A listener at all addresses is shown
+/// at this one, and one for this machine alone is shown to this machine alone.
+fn ports_for(local: SocketAddr, ports: &[SocketAddr]) -> Vec<(u16, SocketAddr)> {
+    let here = |address: &SocketAddr| address.ip().to_canonical();
+    let mut found: Vec<(u16, SocketAddr)> = Vec::new();
+    for (number, port) in (1..).zip(ports) {
+        let address = if port.ip().is_unspecified() { SocketAddr::new(local.ip(), port.port()) } else { *port };
+        let is_reachable = !here(&address).is_loopback() || here(&local).is_loopback();
+        let is_known = found.iter().any(|(_, known)| (here(known), known.port()) == (here(&address), address.port()));
+        if is_reachable && !is_known {
+            found.push((number, address));
+        }
+    }
+    found.sort_by_key(|(_, address)| (here(address), address.port()) != (here(&local), local.port()));
+    if found.is_empty() { vec![(1, local)] } else { found }
 }
 
 /// A listener for both families has IPv4 addresses as IPv6 ones: hosts are shown the IPv4 address.
@@ -246,6 +264,24 @@ fn effects(set: CommandSet) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal:   hosts are shown the ports that they can reach, the one that they have reached first, and no port twice.
+    /// Method: listeners at one address, at all, and at this machine alone; hosts here and elsewhere.
+    #[test]
+    fn reachable_ports_are_shown() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let shown = |local: &str, ports: &[&str]| -> Vec<String> {
+            let ports: Vec<_> = ports.iter().map(|port| at(port)).collect();
+            ports_for(at(local), &ports).iter().map(|(port, address)| format!("{port} {address}")).collect()
+        };
+        assert_eq!(shown("192.0.2.1:4420", &[]), ["1 192.0.2.1:4420"]);
+        assert_eq!(shown("192.0.2.1:4420", &["0.0.0.0:4420"]), ["1 192.0.2.1:4420"]);
+        let both = ["192.0.2.1:4420", "192.0.3.1:4420", "127.0.0.1:8009"];
+        assert_eq!(shown("192.0.3.1:4420", &both), ["2 192.0.3.1:4420", "1 192.0.2.1:4420"]);
+        assert_eq!(shown("127.0.0.1:8009", &both).len(), 3);
+        assert_eq!(shown("192.0.2.1:4420", &["192.0.2.1:4420", "[::]:4420"]), ["1 192.0.2.1:4420"]);
+        assert_eq!(shown("[::ffff:192.0.2.1]:4420", &["0.0.0.0:8009", "[::]:4420"]).len(), 2);
+    }
 
     /// Goal:   the family that discovery reports is that of the address that it reports, also where the system calls it another's.
     #[test]

@@ -106,8 +106,8 @@ pub enum Error {
 pub struct Server {
     device: Device,
     options: Options,
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
     stopper: Stopper,
     control: Control,
     monitor: Monitor,
@@ -126,18 +126,46 @@ impl Server {
         options.check()?;
         persistence::read(&options.reservations, Identity::of_hex(&device.info().uuid))?;
         let claim = claim::Claim::new(&device.info().uuid, &options.subsystem)?;
-        let failed = |source| Error::Listen { address: address.to_owned(), source };
-        let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
-        let listener = TcpListener::bind(&resolved[..]).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, address) = listen(address)?;
+        let (listeners, addresses) = (vec![listener], vec![address]);
         let (stopper, control, monitor) = (Stopper::new()?, Control::new()?, Monitor::default());
         let published = published::Published::new(address, &options.subsystem);
-        Ok(Server { device: device.clone(), options, listener, address, stopper, control, monitor, claim, published })
+        let device = device.clone();
+        Ok(Server { device, options, listeners, addresses, stopper, control, monitor, claim, published })
     }
 
-    /// Where it listens.
+    /// Listens at another address too: another port of the same subsystem, by which hosts have another path to the same namespaces. Discovery
+    /// reports all of them. Returns where it listens.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml::{CreateOptions, Device};
+    /// use kaml_nvme::target::{Options, Server};
+    ///
+    /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+    /// let mut server = Server::bind(&device, "127.0.0.1:0", Options::for_device(&device))?;
+    /// server.listen_also("[::1]:0").or_else(|_| server.listen_also("127.0.0.1:0"))?;
+    /// assert_eq!(server.addresses().len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn listen_also(&mut self, address: &str) -> Result<SocketAddr, Error> {
+        let (listener, address) = listen(address)?;
+        self.listeners.push(listener);
+        self.addresses.push(address);
+        Ok(address)
+    }
+
+    /// Where it listens first.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses[0]
+    }
+
+    /// Everywhere that it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// How it is set up.
@@ -163,7 +191,16 @@ impl Server {
     /// Serves on the calling thread until stopped; then answers what is in flight.
     pub fn run(self) -> Result<(), Error> {
         let _until_it_ends = (self.claim, self.published);
-        let target = core::Target::new(&self.device, self.options)?;
-        Ok(reactor::Reactor::new(self.listener, target, self.stopper, self.control, self.monitor)?.run()?)
+        let mut target = core::Target::new(&self.device, self.options)?;
+        target.ports = self.addresses;
+        Ok(reactor::Reactor::new(self.listeners, target, self.stopper, self.control, self.monitor)?.run()?)
     }
+}
+
+fn listen(address: &str) -> Result<(TcpListener, SocketAddr), Error> {
+    let failed = |source| Error::Listen { address: address.to_owned(), source };
+    let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
+    let listener = TcpListener::bind(&resolved[..]).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }

@@ -89,7 +89,7 @@ impl Stopper {
 /// See the module.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     target: Target,
     budget: Budget,
     links: BTreeMap<u64, Link>,
@@ -114,17 +114,19 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         target: Target,
         stopper: Stopper,
         control: Control,
         monitor: Monitor,
     ) -> io::Result<Reactor> {
-        listener.set_nonblocking(true)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let watch =
             |fd: rustix::fd::BorrowedFd<'_>, name| epoll::add(&epoll, fd, EventData::new_u64(name), EventFlags::IN);
-        watch(rustix::fd::AsFd::as_fd(&listener), LISTENER)?;
+        for listener in &listeners {
+            listener.set_nonblocking(true)?;
+            watch(rustix::fd::AsFd::as_fd(listener), LISTENER)?;
+        }
         watch(target.engine.workers_fd(), WORKERS)?;
         watch(target.authentication.fd(), AUTHENTICATION)?;
         watch(control.fd(), CONTROL)?;
@@ -136,7 +138,7 @@ impl Reactor {
         let now = Instant::now();
         Ok(Reactor {
             epoll,
-            listener,
+            listeners,
             target,
             budget,
             links: BTreeMap::new(),
@@ -231,9 +233,14 @@ impl Reactor {
 
     // --- links --------------------------------------------------------------------------------------------------------
 
+    /// Takes all connections that wait at any listener.
     fn accept(&mut self, now: Instant) {
+        (0..self.listeners.len()).for_each(|at| self.accept_at(at, now));
+    }
+
+    fn accept_at(&mut self, at: usize, now: Instant) {
         loop {
-            match self.listener.accept() {
+            match self.listeners[at].accept() {
                 Ok((socket, peer)) => {
                     if self.links.len() >= self.target.options.connections_max {
                         tracing::warn!(%peer, "refused: there are too many connections");
@@ -255,9 +262,11 @@ impl Reactor {
     /// Waits for new connections, or does not.
     fn listen(&mut self, listens: bool) {
         let flags = if listens { EventFlags::IN } else { EventFlags::empty() };
-        match epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags) {
-            Ok(()) => self.accept_paused = !listens,
-            Err(error) => tracing::error!(%error, "the listener cannot be waited for"),
+        for listener in &self.listeners {
+            match epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags) {
+                Ok(()) => self.accept_paused = !listens,
+                Err(error) => tracing::error!(%error, "a listener cannot be waited for"),
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue};
-use kaml_nvme::target::Access;
+use kaml_nvme::target::{Access, Options, Server};
 use kaml_nvme::transport::Digests;
 use kaml_nvme::wire::command::{Command, FLAGS_FUSED, FLAGS_PSDT, admin};
 use kaml_nvme::wire::fabrics::{Connect, ConnectData, DISCOVERY_NQN};
@@ -104,6 +104,42 @@ fn discovery_shows_what_is_allowed() {
     Controller::connect(&open.address, &open.subsystem, &nameless).unwrap();
     let unknown = Controller::connect(&world.address, "nqn.2024-01.test:unknown", &stranger).err().unwrap();
     assert_eq!(unknown.status(), Some(Status::CONNECT_PARAMETERS));
+}
+
+/// Goal:   a subsystem that is listened for at two ports has two paths to the same records, and discovery shows both to a host at either.
+/// Method: a host at each port; what one stores the other reads; the controllers differ and report several ports.
+#[test]
+fn a_subsystem_has_several_ports() {
+    let device = kaml::Device::in_memory(&kaml::CreateOptions::new(64 << 20)).unwrap();
+    let namespace = device.create_namespace("both", &kaml::NamespaceOptions::default()).unwrap();
+    let mut server = Server::bind(&device, "127.0.0.1:0", Options::for_device(&device)).unwrap();
+    server.listen_also("127.0.0.1:0").unwrap();
+    let (addresses, subsystem) = (server.addresses().to_vec(), server.options().subsystem.clone());
+    let stopper = server.stopper();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| server.run());
+        let options = HostOptions::default();
+        let mut hosts = Vec::new();
+        for (at, address) in addresses.iter().enumerate() {
+            let discovery = Controller::connect(&address.to_string(), DISCOVERY_NQN, &options).unwrap();
+            let found = discovery.discovered().unwrap();
+            let shown = |at: usize| (subsystem.clone(), "127.0.0.1".to_owned(), addresses[at].port().to_string());
+            assert_eq!(found, [shown(at), shown(1 - at)]);
+            hosts.push(Controller::connect(&address.to_string(), &subsystem, &options).unwrap());
+        }
+        assert_ne!(hosts[0].id(), hosts[1].id());
+        assert_eq!(hosts[0].identify(1, 0, 0).unwrap()[76] & 0b11, 0b11, "several ports, several controllers");
+        device.namespace_with_id(namespace).unwrap().put("path", b"any").unwrap();
+        for address in &addresses {
+            let url = format!("nvme+tcp://{address}/{subsystem}").parse().unwrap();
+            let remote = kaml_nvme::host::RemoteDevice::open(&url, &options).unwrap();
+            let found = remote.get(namespace, "path").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"any"[..]));
+        }
+        drop(hosts);
+        stopper.stop();
+        running.join().unwrap().unwrap();
+    });
 }
 
 /// Goal:   Namespace Management is CreateNamespace and DeleteNamespace; attachment and events follow it.

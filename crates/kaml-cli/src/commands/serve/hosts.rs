@@ -104,7 +104,7 @@ pub fn read(path: &Path) -> Result<Access, Failure> {
 }
 
 /// What is wrong, and in which line.
-fn place_of(error: &toml::de::Error, text: &str) -> String {
+pub fn place_of(error: &toml::de::Error, text: &str) -> String {
     let line = error.span().map(|span| text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1);
     match line {
         Some(line) => format!("line {line}: {}", error.message()),

@@ -1,0 +1,170 @@
+//! One device, and how it is served.
+//!
+//! Lives here:       opening it, which hosts may connect, what can be found wrong before it is served.
+//! Lives elsewhere:  where this comes from (`config`, or the flags of `serve`), hosts with their secrets (`hosts`).
+//! May be called by: `serve`.
+
+use super::hosts;
+use crate::failure::Failure;
+use crate::store::DeviceArgument;
+use kaml::{CreateOptions, Device};
+use kaml_nvme::target::{Access, Error, KeepReservations, Options, Server};
+use std::io::ErrorKind;
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+
+/// A name that is one, where the device that gives the name is not open.
+const ANY_SUBSYSTEM: &str = "nqn.2014-08.org.nvmexpress:check";
+
+/// What is served.
+#[derive(Clone, PartialEq)]
+pub enum Source {
+    /// A file or block device.
+    Device(DeviceArgument),
+    /// A new device in memory of so many bytes.
+    InMemory(u64),
+}
+
+/// Which hosts may connect.
+#[derive(Clone, PartialEq)]
+pub enum Hosts {
+    /// All of them.
+    All,
+    /// Those with these qualified names.
+    Named(Vec<String>),
+    /// Those in a file, with what they have to prove and what they may do.
+    File(PathBuf),
+}
+
+/// See the module.
+#[derive(Clone, PartialEq)]
+pub struct Service {
+    pub source: Source,
+    /// Addresses and ports.
+    pub listen: Vec<String>,
+    /// Address and port of the metrics.
+    pub metrics: Option<String>,
+    pub subsystem: Option<String>,
+    pub hosts: Hosts,
+    /// Hosts may create, change and delete namespaces.
+    pub allow_management: bool,
+    pub reservations: Option<PathBuf>,
+    /// Bytes for data of commands in flight.
+    pub memory: u64,
+    pub busy_poll: bool,
+}
+
+impl Service {
+    /// What it is called in messages.
+    pub fn name(&self) -> String {
+        match &self.source {
+            Source::Device(device) => device.path().display().to_string(),
+            Source::InMemory(bytes) => format!("a device in memory of {}", crate::size::show(*bytes)),
+        }
+    }
+
+    /// Opens the device.
+    pub fn open(&self) -> Result<Device, Failure> {
+        match &self.source {
+            Source::Device(device) => device.open(),
+            Source::InMemory(bytes) => {
+                refuse_too_large(*bytes)?;
+                Ok(Device::in_allocated_memory(&CreateOptions::new(*bytes))?)
+            }
+        }
+    }
+
+    /// Which hosts may connect; files are read again by each call.
+    pub fn access(&self) -> Result<Access, Failure> {
+        let access = match &self.hosts {
+            Hosts::All => Access::open(),
+            Hosts::Named(names) => Access::only(names.iter().map(String::as_str)),
+            Hosts::File(file) => hosts::read(file)?,
+        };
+        Ok(if self.allow_management { access.with_all_rights() } else { access })
+    }
+
+    /// Listens at all of its addresses.
+    pub fn bind(&self, device: &Device) -> Result<Server, Failure> {
+        let options = self.options(Options::for_device(device))?;
+        let (first, others) =
+            self.listen.split_first().ok_or_else(|| Failure::Usage("no address to listen at".into()))?;
+        let mut server = Server::bind(device, first, options).map_err(failed)?;
+        for address in others {
+            server.listen_also(address).map_err(failed)?;
+        }
+        Ok(server)
+    }
+
+    fn options(&self, defaults: Options) -> Result<Options, Failure> {
+        Ok(Options {
+            subsystem: self.subsystem.clone().unwrap_or(defaults.subsystem),
+            access: self.access()?,
+            reservations: self.keep_reservations(),
+            memory_bytes: usize::try_from(self.memory).unwrap_or(usize::MAX),
+            busy_poll: self.busy_poll,
+            connections_max: defaults.connections_max,
+        })
+    }
+
+    /// Finds what would keep it from being served, without opening or changing anything. A device that another process has open is none of that.
+    pub fn check(&self) -> Result<(), Failure> {
+        match &self.source {
+            Source::Device(device) => device.check()?,
+            Source::InMemory(bytes) => refuse_too_large(*bytes)?,
+        }
+        for address in self.listen.iter().chain(&self.metrics) {
+            let wrong = |source| Error::Listen { address: address.clone(), source };
+            address.to_socket_addrs().map_err(|source| failed(wrong(source)))?;
+        }
+        let defaults = Options {
+            subsystem: ANY_SUBSYSTEM.into(),
+            access: Access::open(),
+            reservations: KeepReservations::Nowhere,
+            connections_max: 0,
+            memory_bytes: 0,
+            busy_poll: false,
+        };
+        self.options(defaults)?.check().map_err(|bad| failed(bad.into()))
+    }
+
+    /// Where reservations persist: in the file that was named, next to a device file, or nowhere.
+    fn keep_reservations(&self) -> KeepReservations {
+        match (&self.reservations, &self.source) {
+            (Some(file), _) => KeepReservations::File(file.clone()),
+            (None, Source::InMemory(_)) => KeepReservations::WithDevice,
+            (None, Source::Device(device)) if device.path().is_file() => {
+                let mut path = device.path().as_os_str().to_owned();
+                path.push(".reservations");
+                KeepReservations::File(path.into())
+            }
+            (None, Source::Device(_)) => KeepReservations::Nowhere,
+        }
+    }
+}
+
+/// A device in memory needs as much free: otherwise the system would kill the process when the device fills up.
+fn refuse_too_large(bytes: u64) -> Result<(), Failure> {
+    match available_bytes().filter(|available| bytes > *available) {
+        Some(available) => Err(Failure::Failed(format!("{bytes} bytes are more than the {available} of free memory"))),
+        None => Ok(()),
+    }
+}
+
+/// Memory that can be had without swapping, if the system reports it.
+fn available_bytes() -> Option<u64> {
+    let said = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let available = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// An error of a target, as one of usage where it is one.
+pub fn failed(error: Error) -> Failure {
+    match error {
+        Error::Options(bad) => Failure::Usage(bad.to_string()),
+        Error::Listen { address, source } if source.kind() == ErrorKind::InvalidInput => {
+            Failure::Usage(format!("--listen {address}: {source}; an address and a port, as 127.0.0.1:4420"))
+        }
+        other => Failure::Failed(other.to_string()),
+    }
+}
