@@ -205,7 +205,11 @@ fn disturbed_figures_meet_no_bar() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let (started, enough) = (std::time::Instant::now(), std::time::Duration::from_secs(100));
     let rows = std::thread::scope(|scope| {
-        scope.spawn(|| while !done.load(std::sync::atomic::Ordering::Relaxed) && started.elapsed() < enough {});
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) && started.elapsed() < enough {
+                std::hint::spin_loop()
+            }
+        });
         let rows = world.json(&["index", "--keys", "100000", "--json"]);
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         rows

@@ -129,7 +129,7 @@ fn a_subsystem_has_several_ports() {
         }
         assert_ne!(hosts[0].id(), hosts[1].id());
         assert_eq!(hosts[0].identify(1, 0, 0).unwrap()[76] & 0b11, 0b11, "several ports, several controllers");
-        device.namespace_with_id(namespace).unwrap().put("path", b"any").unwrap();
+        device.namespace_with_id(namespace).put("path", b"any").unwrap();
         for address in &addresses {
             let url = format!("nvme+tcp://{address}/{subsystem}").parse().unwrap();
             let remote = kaml_nvme::host::RemoteDevice::open(&url, &options).unwrap();
