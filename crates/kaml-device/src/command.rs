@@ -70,9 +70,12 @@ pub struct Op<'a> {
 }
 
 impl Op<'_> {
-    /// Whether it stores a value that is programmed before it is committed: from [`DIRECT_BYTES`] on, with what is stored after it.
-    pub fn is_large(&self) -> bool {
-        matches!(self.body, Body::Value { value, .. } if value.len() + suffix_bytes(&self.key) >= DIRECT_BYTES)
+    /// Bytes of the value that it stores, with what is stored after it; nothing if that is no value, or placed already.
+    pub fn stored_bytes(&self) -> Option<usize> {
+        match self.body {
+            Body::Value { value, .. } => Some(value.len() + suffix_bytes(&self.key)),
+            Body::Placed { .. } | Body::Delete => None,
+        }
     }
 }
 
@@ -96,7 +99,8 @@ impl From<Error> for StageError {
     }
 }
 
-/// Values from this size on are programmed before they are committed, and only their place goes through the ring.
+/// Values from this size on are programmed before they are committed, and only their place goes through the ring. So are shorter ones that
+/// a versioned namespace has no other room for ([`Reader::places_first`](crate::Reader::places_first)).
 pub const DIRECT_BYTES: usize = 32 << 10;
 
 /// A refusal that was decided by a record in this frame, or by committed records alone.

@@ -304,7 +304,7 @@ impl Core {
     }
 
     /// The commit point is passed: the index entry swings to the record's new place.
-    fn commit(&mut self, frame: u64, staged: &Staged) {
+    pub(crate) fn commit(&mut self, frame: u64, staged: &Staged) {
         if staged.version != 0 {
             return self.commit_version(staged.namespace);
         }

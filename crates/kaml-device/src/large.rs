@@ -23,7 +23,7 @@ fn counted(chunks: u32) -> u64 {
 }
 
 impl Core {
-    /// Programs a large value ahead of its Put: `image` is the encoded record ([`crate::encode_image`]). The answer's ticket
+    /// Programs a large value ahead of its Put: `image` is the encoded record ([`crate::encode_image`]) of [`Core::place_of`]. The answer's ticket
     /// becomes usable in [`crate::Body::Placed`] once [`Core::is_placed`].
     pub fn place<'a>(
         &mut self,
@@ -39,9 +39,17 @@ impl Core {
         if u64::from(record.value_len) > value_max {
             return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max, namespace: None }.into());
         }
-        let space = self.known_space(namespace)?;
-        space.layout.admit(namespace, Door::Records)?;
+        let space = self.user_space(namespace)?;
+        space.layout.admit(namespace, Door::Puts)?;
         space.layout.check_key(&key).map_err(Error::Key)?;
+        let version_of = match &space.versioned {
+            None => None,
+            Some(versioned) => {
+                assert!(versioned.values == Some(record.namespace), "the image is of the record of `place_of`");
+                Some((namespace, key))
+            }
+        };
+        let (namespace, key) = if version_of.is_some() { (record.namespace, record.key) } else { (namespace, key) };
         self.admit_data(Purpose::Large, counted(chunks), false)?;
         let id = self.tickets.take();
         let floor = self.floor(Purpose::Large);
@@ -50,7 +58,8 @@ impl Core {
             .map_err(|NoBlock| self.no_block_for(Purpose::Large))?;
         let stored = &image[RecordHeader::BYTES..record.page_bytes()];
         let expires = record.expires(stored).expect("an encoded record");
-        self.tickets.placed.insert(id, Ticket { namespace, key, image, record, expires, chunks, at, done: false });
+        let ticket = Ticket { namespace, key, version_of, image, record, expires, chunks, at, done: false };
+        self.tickets.placed.insert(id, ticket);
         self.space.ticket_chunks += counted(chunks);
         Ok(id)
     }

@@ -17,7 +17,7 @@ use kaml_index::KeyKind;
 use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What a namespace holds. A new kind is a variant here, and the compiler names each place that must treat it.
@@ -187,6 +187,10 @@ pub(crate) struct NamespaceShared {
     pub(crate) next_expiry: AtomicU64,
     /// Records that are put expire after so many milliseconds, if nothing else is requested; 0: they do not.
     pub(crate) default_ttl_ms: AtomicU64,
+    /// It has the large values of that namespace, and nobody else sees it.
+    pub(crate) values_of: Option<u32>,
+    /// Of a versioned namespace: the one of its large values; 0 before there is one.
+    pub(crate) values: AtomicU32,
 }
 
 impl NamespaceShared {
@@ -303,6 +307,15 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     pub(crate) fn new(name: String, layout: Layout, logs: Vec<u32>) -> Namespace {
+        Namespace::with(name, layout, logs, None)
+    }
+
+    /// The namespace of the large values of another one.
+    pub(crate) fn of_values(owner: u32, logs: Vec<u32>) -> Namespace {
+        Namespace::with(String::new(), Layout::Records(KeyKind::U64), logs, Some(owner))
+    }
+
+    fn with(name: String, layout: Layout, logs: Vec<u32>, values_of: Option<u32>) -> Namespace {
         Namespace {
             name,
             layout,
@@ -317,6 +330,8 @@ impl Namespace {
                 used: AtomicBool::new(false),
                 next_expiry: AtomicU64::new(u64::MAX),
                 default_ttl_ms: AtomicU64::new(0),
+                values_of,
+                values: AtomicU32::new(0),
             }),
             stored_count: 0,
             snapshot: None,
@@ -329,7 +344,7 @@ impl Namespace {
     }
 
     pub(crate) fn restore(root: &NamespaceRoot) -> Namespace {
-        let mut space = Namespace::new(root.name.clone(), root.layout, root.logs.clone());
+        let mut space = Namespace::with(root.name.clone(), root.layout, root.logs.clone(), root.values_of);
         space.stored_count = root.record_count;
         space.snapshot = root.snapshot.clone();
         space.snapshot_entry = root.snapshot_entry;
@@ -356,6 +371,7 @@ impl Namespace {
             merge_when_low: self.merge_when_low(),
             next_expiry: self.shared.next_expiry.load(Ordering::SeqCst),
             default_ttl_ms: self.shared.default_ttl_ms.load(Ordering::SeqCst),
+            values_of: self.shared.values_of,
         }
     }
 

@@ -17,6 +17,7 @@ use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
 use kaml_versions::Versions;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
+use std::sync::atomic::Ordering;
 
 /// What a namespace takes of a root, but for its name and logs, and with the first runs of its snapshots.
 const NAMESPACE_ROOT_BYTES: usize = 256;
@@ -102,7 +103,7 @@ impl Core {
             }
             self.check_room_for_buffer(versions.parameters.buffer_bytes)?;
         }
-        self.check_root_has_room(NAMESPACE_ROOT_BYTES + name.len() + options.logs.len() * 4)?;
+        self.check_room_for_namespace(name.len(), options.logs.len())?;
         let id = self.catalog.next_id;
         let index = match layout {
             Layout::Versions(_) => None,
@@ -141,24 +142,57 @@ impl Core {
     /// Of a lost one [`StageError::Busy`], while another deletion continues.
     pub fn delete_namespace(&mut self, id: u32, lost: &BTreeSet<u32>) -> Result<Deletion, StageError> {
         self.writable()?;
-        let space = self.known_space(id)?;
-        if !space.is_loaded() {
-            self.give_back_lost(id, lost)?;
+        let values = self.user_space(id)?.versioned.as_ref().and_then(|versioned| versioned.values);
+        let values = self.take_values_of(id, values, lost)?;
+        if !self.spaces[&id].is_loaded()
+            && let Err(why) = self.give_back_lost(id, lost)
+        {
+            self.spaces.extend(values);
+            return Err(why);
         }
+        let values = values.map(|(values, space)| self.forget_space(values, space));
         let mut space = self.spaces.remove(&id).expect("just seen");
-        self.catalog.directory.remove(id);
-        self.collector.wants_index.take_if(|wanted| *wanted == id);
-        *space.shared.index.write().expect("no panics under this lock") = None;
         let versions = space.shared.versions_mut().take();
-        let kept_records = self.snapshots.forget_space(id, &space.shared);
         let kept =
             space.versioned.take().and_then(|versioned| versioned.forget(&mut self.log.blocks, &self.log.geometry));
         let job = self.sealing.keep_job.take_if(|job| job.namespace == id).map(|job| job.out.stream);
-        let runs = space.snapshot.take().into_iter().chain(kept).chain(job).flat_map(|stream| stream.runs).collect();
-        self.root_commit.retire(runs);
-        self.checkpoint.forget(id, &mut self.root_commit);
+        self.root_commit.retire(kept.into_iter().chain(job).flat_map(|stream| stream.runs).collect());
+        let (index, kept) = self.forget_space(id, space);
         self.space.deletions += 1;
-        Ok(Deletion { index: space.index, versions, kept: kept_records })
+        // A versioned namespace has no index of its own, and snapshots show nothing of it.
+        match values {
+            Some((index, kept)) => Ok(Deletion { index, versions, kept }),
+            None => Ok(Deletion { index, versions, kept }),
+        }
+    }
+
+    /// Takes the namespace of the large values of another one out, which is about to be deleted.
+    fn take_values_of(
+        &mut self,
+        id: u32,
+        values: Option<u32>,
+        lost: &BTreeSet<u32>,
+    ) -> Result<Option<(u32, Namespace)>, StageError> {
+        let Some(values) = values.filter(|values| self.spaces.contains_key(values)) else { return Ok(None) };
+        match (self.spaces[&values].is_loaded(), self.spaces[&id].is_loaded()) {
+            (true, _) => {}
+            (false, true) => self.give_back_lost(values, lost)?,
+            (false, false) if lost.contains(&values) => {}
+            (false, false) => return Err(StageError::NeedIndex(values)),
+        }
+        Ok(self.spaces.remove(&values).map(|space| (values, space)))
+    }
+
+    /// What is left of a namespace that is gone: its index, and records that only snapshots saw.
+    fn forget_space(&mut self, id: u32, mut space: Namespace) -> (Option<IndexWriter>, Superseded) {
+        self.catalog.directory.remove(id);
+        self.catalog.unpublished.retain(|unpublished| *unpublished != id);
+        self.collector.wants_index.take_if(|wanted| *wanted == id);
+        *space.shared.index.write().expect("no panics under this lock") = None;
+        let kept = self.snapshots.forget_space(id, &space.shared);
+        self.root_commit.retire(space.snapshot.take().into_iter().flat_map(|stream| stream.runs).collect());
+        self.checkpoint.forget(id, &mut self.root_commit);
+        (space.index, kept)
     }
 
     /// What a deleted namespace pointed at is no longer live. Until now the blocks that it lies in were kept.
@@ -195,7 +229,7 @@ impl Core {
     /// Changes attributes of a namespace; durable with the next root.
     pub fn set_namespace(&mut self, id: u32, change: &NamespaceChange) -> Result<(), Error> {
         self.writable()?;
-        let current = self.known_space(id)?.name.clone();
+        let current = self.user_space(id)?.name.clone();
         if let Some(name) = change.name.as_ref().filter(|name| **name != current) {
             self.check_name(name)?;
         }
@@ -222,7 +256,16 @@ impl Core {
         }
         space.name = change.name.clone().unwrap_or(current);
         space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());
+        let (logs, values) = (space.logs.clone(), space.versioned.as_ref().and_then(|versioned| versioned.values));
+        if let Some(values) = values.and_then(|values| self.spaces.get_mut(&values)) {
+            values.logs = logs;
+        }
         Ok(())
+    }
+
+    /// Refuses another namespace if the next root has no room for it.
+    pub(crate) fn check_room_for_namespace(&self, name_bytes: usize, log_count: usize) -> Result<(), Error> {
+        self.check_root_has_room(NAMESPACE_ROOT_BYTES + name_bytes + log_count * 4)
     }
 
     /// Refuses so many bytes more of namespaces than the next root has room for: half of it, the remainder is the journal's.
@@ -279,7 +322,8 @@ impl Core {
 
     /// Those that the last root names, without what salvage could not read.
     fn durable_namespaces(&self) -> impl Iterator<Item = &NamespaceRoot> {
-        self.root.namespaces.iter().filter(|space| !self.read_only || self.spaces.contains_key(&space.id))
+        let known = |space: &&NamespaceRoot| !self.read_only || self.spaces.contains_key(&space.id);
+        self.root.namespaces.iter().filter(|space| space.values_of.is_none()).filter(known)
     }
 
     /// A namespace that a root names. One that is being created does not exist for anybody yet.
@@ -306,6 +350,21 @@ impl Core {
         let published = self.catalog.unpublished.extract_if(.., |id| *id < end);
         for (id, space) in published.filter_map(|id| Some((id, self.spaces.get(&id)?))) {
             self.catalog.directory.insert(id, space.shared.clone());
+        }
+        self.link_values();
+    }
+
+    /// Versioned namespaces know those of their large values that a root names.
+    pub(crate) fn link_values(&mut self) {
+        let end = self.root.next_namespace;
+        let of_values = self.spaces.range(..end).filter_map(|(id, space)| Some((*id, space.shared.values_of?)));
+        for (id, owner) in of_values.collect::<Vec<_>>() {
+            if let Some(space) = self.spaces.get_mut(&owner)
+                && let Some(versioned) = &mut space.versioned
+            {
+                versioned.values = Some(id);
+                space.shared.values.store(id, Ordering::SeqCst);
+            }
         }
     }
 
@@ -343,6 +402,7 @@ impl Core {
             || is_stale
             || is_placing
             || self.sealing.keep_job.is_some()
+            || self.values_are_in_use(space)
             || !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed)
     }
 

@@ -9,6 +9,7 @@
 //! see the pin.
 
 use crate::clock::DeviceClock;
+use crate::command::DIRECT_BYTES;
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::record::RecordHeader;
@@ -20,6 +21,7 @@ use crate::layout::{Door, Layout};
 use crate::namespace::{Directory, NamespaceShared};
 use crate::secret::KeyDigester;
 use crate::versioned::VersionReader;
+use crate::versioned::version_bytes_max;
 use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{Cursor, FullKey, KeptKey, Key, KeyError, KeyKind, KeyRef, Slot};
 use kaml_ordered::OrderedReader;
@@ -185,18 +187,23 @@ impl Reader {
 
     /// Whether what finds a namespace's records is in memory; else the next command on it has to wait for [`Core::load_index`].
     pub fn is_loaded(&self, namespace: u32) -> Result<bool, Error> {
-        let space = self.space(namespace)?;
+        let space = self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.note_use();
         Ok(match space.layout {
             Layout::Versions(_) => space.versions().is_some(),
             Layout::Records(_) | Layout::Blocks(_) => space.index.read().expect("no panics under this lock").is_some(),
         })
     }
 
-    /// Whether a large value of a namespace is programmed ahead of its Put. Versions of any length go through their page buffer.
-    pub fn places_large_first(&self, namespace: u32) -> bool {
+    /// Whether a value of so many bytes, with what is stored after it, is programmed ahead of its Put ([`Core::place`]): from
+    /// [`DIRECT_BYTES`] on, and in a versioned namespace from what a segment does not take.
+    pub fn places_first(&self, namespace: u32, bytes: usize) -> bool {
+        if bytes >= DIRECT_BYTES {
+            return true;
+        }
         match self.layout(namespace) {
-            Ok(Layout::Versions(_)) => false,
-            Ok(Layout::Records(_) | Layout::Blocks(_)) | Err(_) => true, // staging reports the error
+            Ok(Layout::Versions(layout)) => bytes as u64 > version_bytes_max(&layout.parameters, &self.geometry),
+            Ok(Layout::Records(_) | Layout::Blocks(_)) | Err(_) => false, // staging reports the error
         }
     }
 
@@ -223,7 +230,8 @@ impl Reader {
     }
 
     pub(crate) fn space(&self, namespace: u32) -> Result<Arc<NamespaceShared>, Error> {
-        let space = self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.directory.get(namespace).filter(|space| space.values_of.is_none());
+        let space = space.ok_or(Error::UnknownNamespace(namespace))?;
         space.note_use();
         Ok(space)
     }

@@ -89,8 +89,9 @@ impl Core {
         draw: &mut dyn FnMut() -> u64,
     ) -> Result<(Core, OpenReport, NamespaceInfo), Error> {
         let mut root = with_secret(medium, root_to_go_on_from(medium)?, draw);
-        let found = root.namespaces.iter().position(|space| space.name == name);
+        let found = root.namespaces.iter().position(|space| space.name == name && space.values_of.is_none());
         let gone = root.namespaces.remove(found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))?);
+        root.namespaces.retain(|space| space.values_of != Some(gone.id));
         root.clean = false; // what the block table counts as live includes it
         let mut core = Core::restore(medium, root)?;
         let mut report = OpenReport::default();
@@ -154,6 +155,7 @@ impl Core {
         let next = spaces.values().map(|space| space.shared.next_expiry.load(Ordering::SeqCst)).min();
         core.next_expiry = next.unwrap_or(u64::MAX);
         core.spaces = spaces;
+        core.link_values();
         let keeps_versions = core.version_spaces().next().is_some();
         core.catalog.keeps_versions = keeps_versions;
         // Later openings program later pages: the order of page sequences holds over all of them.
@@ -473,6 +475,7 @@ impl Core {
             RecordKind::Version
             | RecordKind::VersionTombstone
             | RecordKind::VersionCommand
+            | RecordKind::LargeVersion
             | RecordKind::RangeTombstone => return Ok(()),
             RecordKind::Tombstone => None,
             RecordKind::Value | RecordKind::Expiring => Some(self.place_again(medium, record, body)?),

@@ -34,6 +34,8 @@ pub(crate) struct Prepared {
     pub(crate) versions_frame: u64,
     /// The smallest sequence that each versioned namespace keeps.
     pub(crate) kept_firsts: Vec<(u32, Firsts)>,
+    /// Large values of how many versions each versioned namespace has dropped that it does not name.
+    pub(crate) dropped_values: Vec<(u32, u64)>,
     pub(crate) reclaimed: Vec<u32>,
     pub(crate) retired: Vec<Run>,
     /// It serves all requests up to this one.

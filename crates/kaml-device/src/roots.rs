@@ -162,6 +162,7 @@ impl Core {
             committed: self.log.ring.committed(),
             versions_frame: self.versions_frame(),
             kept_firsts: self.kept_firsts(),
+            dropped_values: self.dropped_values(),
             reclaimed: self.log.blocks.take_reclaimed(self.log.ring.oldest_kept()),
             retired: std::mem::take(&mut self.root_commit.retired),
             request: self.root_request_covered(),
@@ -247,7 +248,7 @@ impl Core {
         let Step::Writing(prepared) = std::mem::take(&mut self.root_commit.step) else {
             unreachable!("root writes are part of committing a root")
         };
-        let Prepared { root, kept_firsts, reclaimed, retired, request, .. } = *prepared;
+        let Prepared { root, kept_firsts, dropped_values, reclaimed, retired, request, .. } = *prepared;
         self.kept_are_in_root(&kept_firsts);
         if self.recovering.is_none() {
             self.log.ring.release(root.ring_tail);
@@ -258,6 +259,7 @@ impl Core {
         let (blocks, blocks_entry) = (self.root.blocks.take(), self.root.blocks_entry);
         self.root = Root { blocks, blocks_entry, ..root };
         self.publish_namespaces();
+        self.release_values(&dropped_values);
         self.root_commit.done = self.root_commit.done.max(request);
     }
 

@@ -89,7 +89,9 @@ impl Core {
         core.recover_records(medium, &mut OpenReport::default())?;
         core.read_only = true;
         damage.report.problems.extend(core.salvage.take().unwrap_or_default());
-        damage.report.rebuilt = damage.rebuild.into_iter().collect();
+        let owner = |id: u32| core.spaces.get(&id).and_then(|space| space.shared.values_of).unwrap_or(id);
+        let rebuilt: BTreeSet<u32> = damage.rebuild.into_iter().map(owner).collect();
+        damage.report.rebuilt = rebuilt.into_iter().collect();
         Ok((core, damage.report))
     }
 

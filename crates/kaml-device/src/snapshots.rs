@@ -301,6 +301,7 @@ impl Core {
     pub(crate) fn keep_for_snapshots(&mut self, id: u32, key: &FullKey<'_>, is_put: bool) -> bool {
         let Some(space) = self.spaces.get(&id) else { return false };
         let index = match space.layout {
+            Layout::Records(_) if space.shared.values_of.is_some() => None,
             Layout::Records(_) => space.index.as_ref(),
             // Only the snapshots of backups show blocks.
             Layout::Blocks(_) => space.index.as_ref().filter(|_| !self.snapshots.watches.is_empty()),

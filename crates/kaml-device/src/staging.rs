@@ -10,7 +10,8 @@ use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::crc32c_append;
 use crate::format::record::{
-    EXPIRY_BYTES, MAPPING_BYTES, Record, RecordHeader, RecordKind, suffix, suffix_bytes, trailer,
+    EXPIRY_BYTES, LARGE_NUMBER_BYTES, MAPPING_BYTES, RING_ALIGN, Record, RecordHeader, RecordKind, suffix,
+    suffix_bytes, trailer,
 };
 use crate::format::version::VersionStamp;
 use crate::index::IndexWriter;
@@ -85,7 +86,7 @@ impl Core {
         let has_many = condition_count > CONDITIONS_LOOKED_UP;
         let uncommitted = if has_many { self.uncommitted_keys() } else { None };
         for op in ops {
-            let space = self.known_space(op.namespace)?;
+            let space = self.user_space(op.namespace)?;
             space.layout.admit(op.namespace, door)?;
             space.layout.check_full_key(&op.key).map_err(Error::Key)?;
             space.shared.note_use();
@@ -200,6 +201,10 @@ impl Core {
                     chunks += u64::from(self.log.chunks_of(bytes));
                     bytes
                 }
+                Body::Placed { .. } if space.versioned.is_some() => {
+                    chunks += 1; // of the version, in a segment
+                    RecordHeader::BYTES + MAPPING_BYTES + LARGE_NUMBER_BYTES + RING_ALIGN
+                }
                 Body::Placed { .. } => MAPPING_BYTES + EXPIRY_BYTES + suffix_bytes(&op.key),
                 Body::Delete => suffix_bytes(&op.key),
             };
@@ -212,7 +217,7 @@ impl Core {
                 }
                 None => payload,
             };
-            ring_bytes += (RecordHeader::BYTES + payload).next_multiple_of(crate::format::record::RING_ALIGN);
+            ring_bytes += (RecordHeader::BYTES + payload).next_multiple_of(RING_ALIGN);
         }
         let max = self.log.ring.payload_bytes_max();
         if ring_bytes > max {
@@ -241,6 +246,9 @@ impl Core {
         let space = &self.spaces[&op.namespace];
         let indexed = match &space.layout {
             Layout::Versions(_) => {
+                if let Body::Placed { ticket } = op.body {
+                    self.stage_large_value(ticket);
+                }
                 self.stage_version(op);
                 return Ok(());
             }
@@ -291,6 +299,16 @@ impl Core {
         self.space.staged_chunks += staged.small_chunks();
         self.log.ring.stage(&header, payload, staged);
         Ok(())
+    }
+
+    /// Appends the mapping of a version's large value; the version follows.
+    fn stage_large_value(&mut self, ticket: u64) {
+        let placed = &self.tickets.placed[&ticket];
+        let record = Record { kind: placed.record.kind.mapping(), sequence: 0, ..placed.record };
+        let to = Some(Slot { at: placed.at.0, len: code(placed.chunks) });
+        let payload = ring::mapping_payload(placed.at);
+        let staged = Staged::new(placed.namespace, &placed.key.into(), to, true);
+        self.log.ring.stage(&RecordHeader::encode(&record), [&payload, &[], &[]], staged);
     }
 
     /// Counts a record that is staged, now that the others of its Put are, too.

@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Ticket {
     pub(crate) namespace: u32,
     pub(crate) key: Key,
+    /// The versioned namespace and the key that it is a value of.
+    pub(crate) version_of: Option<(u32, Key)>,
     pub(crate) image: Arc<AlignedBuf>,
     pub(crate) record: Record,
     /// When it expires; 0 for never.

@@ -3,10 +3,8 @@
 mod common;
 
 use common::{Cut, Life, Rng, value};
-use kaml_device::{
-    Body, Condition, Core, Error, Key, KeyKind, NamespaceOptions, Op, StageError, encode_image, image_bytes,
-};
-use kaml_flash::{AlignedBuf, Geometry, Medium, MemoryMedium, Packing};
+use kaml_device::{Body, Condition, Core, Error, Key, KeyKind, NamespaceOptions, Op};
+use kaml_flash::{Geometry, MemoryMedium, Packing};
 use std::collections::BTreeMap;
 
 /// (namespace, key) → seed and length of the value.
@@ -61,29 +59,6 @@ impl World {
         Ok(World { life: Life::open(medium, seed)?, shape })
     }
 
-    /// Programs a large value ahead of its Put.
-    fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
-        let geometry = self.life.medium.geometry();
-        let buf = AlignedBuf::zeroed(image_bytes(geometry, key, bytes.len()));
-        let value = (bytes, crc_fast::crc32_iscsi(bytes));
-        let image = encode_image(geometry, namespace, key, value, self.life.core.last_sequence(), buf);
-        let mut tries = 0;
-        let ticket = loop {
-            tries += 1;
-            assert!(tries < 100_000, "a large value waits for ever: {:?}", self.life.core);
-            match self.life.core.place(namespace, key, image.clone()) {
-                Ok(ticket) => break ticket,
-                Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => return Ok(Err(error)),
-                Err(StageError::NeedIndex(_)) => unreachable!("placing needs no index"),
-                Err(StageError::Busy) => self.life.background(true)?,
-            }
-        };
-        while !self.life.core.is_placed(ticket) {
-            self.life.background(true)?;
-        }
-        Ok(Ok(ticket))
-    }
-
     /// Runs for `steps` Puts; if power is cut, returns the changes of the Put that was in progress.
     fn run(&mut self, model: &mut Model, spaces: &[u32], steps: u64) -> Result<(), Changes> {
         for _ in 0..steps {
@@ -119,13 +94,15 @@ impl World {
             let key = Key::from(*key);
             let body = match value {
                 None => Body::Delete,
-                Some(value) if value.len() >= kaml_device::DIRECT_BYTES => match self.place(*namespace, key, value)? {
-                    Ok(ticket) => Body::Placed { ticket },
-                    Err(error) => {
-                        self.forget(&ops);
-                        return Ok(Err(error));
+                Some(value) if value.len() >= kaml_device::DIRECT_BYTES => {
+                    match self.life.place(*namespace, key, value)? {
+                        Ok(ticket) => Body::Placed { ticket },
+                        Err(error) => {
+                            self.forget(&ops);
+                            return Ok(Err(error));
+                        }
                     }
-                },
+                }
                 Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
             };
             ops.push(Op {

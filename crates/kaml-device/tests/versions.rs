@@ -8,7 +8,7 @@ use common::{Cut, Life, Rng, value};
 use kaml_device::{Body, Condition, Core, Error, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions};
 use kaml_flash::{BlockIndex, Geometry, Io, MediumError, MemoryMedium, Packing};
 use kaml_testkit::{Access, Watched};
-use kaml_versions::{At, BloomOptions, Command, Kind, Past, Retention, get, history};
+use kaml_versions::{At, BloomOptions, Command, Kind, Past, Retention, get, history, verify};
 use merging::{Reading, Stopped};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -101,6 +101,8 @@ struct World {
     life: Life,
     records: u32,
     versions: u32,
+    /// Some values are longer than a segment.
+    has_large: bool,
 }
 
 impl World {
@@ -108,7 +110,7 @@ impl World {
         let life = Life::open(medium, seed)?;
         let named = |name| life.core.namespace(name).unwrap_or(0);
         let (records, versions) = (named("records"), named("versions"));
-        Ok(World { life, records, versions })
+        Ok(World { life, records, versions, has_large: false })
     }
 
     /// A device with both namespaces, durable.
@@ -156,22 +158,39 @@ impl World {
             }
             Step::Put(changes) => {
                 let values: Vec<_> = changes.values().map(|content| bytes_of(*content)).collect();
-                let op = |((is_version, key), value): (&(bool, u64), &'_ Option<Vec<u8>>)| {
+                let mut ops = Vec::new();
+                for ((is_version, key), value) in changes.keys().zip(&values) {
                     let namespace = if *is_version { versions } else { records };
-                    (namespace, Key::from(*key), value.as_deref().map_or(0, crc_fast::crc32_iscsi))
-                };
-                let heads: Vec<_> = changes.keys().zip(&values).map(op).collect();
-                self.life.commit(|core| {
-                    let op = |((namespace, key, crc32c), value): (&(u32, Key, u32), _)| Op {
-                        namespace: *namespace,
-                        key: key.into(),
-                        body: Option::map_or(value, Body::Delete, |value| Body::Value { value, crc32c: *crc32c }),
-                        condition: Condition::Always,
-                        expires: Default::default(),
+                    let key = Key::from(*key);
+                    let body = match value.as_deref() {
+                        None => Body::Delete,
+                        Some(value) if self.life.core.reader().places_first(namespace, value.len()) => {
+                            match self.life.place(namespace, key, value)? {
+                                Ok(ticket) => Body::Placed { ticket },
+                                Err(error) => {
+                                    self.forget(&ops);
+                                    return Ok(Err(error));
+                                }
+                            }
+                        }
+                        Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
                     };
-                    let ops: Vec<Op<'_>> = heads.iter().zip(values.iter().map(Option::as_deref)).map(op).collect();
-                    core.stage(&ops)
-                })
+                    let (condition, expires) = (Condition::Always, Default::default());
+                    ops.push(Op { namespace, key: key.into(), body, condition, expires });
+                }
+                let answer = self.life.commit(|core| core.stage(&ops))?;
+                if answer.is_err() {
+                    self.forget(&ops);
+                }
+                Ok(answer)
+            }
+        }
+    }
+
+    fn forget(&mut self, ops: &[Op<'_>]) {
+        for op in ops {
+            if let Body::Placed { ticket } = op.body {
+                self.life.core.forget(ticket);
             }
         }
     }
@@ -192,6 +211,7 @@ impl World {
                         if self.life.rng.below(3) == 0 { self.life.rng.below(3) } else { self.life.rng.below(KEYS) };
                     let len = match self.life.rng.below(30) {
                         0 => self.life.rng.below(20_000),
+                        1..4 if self.has_large => 30_000 + self.life.rng.below(95_000),
                         _ => self.life.rng.below(1500),
                     };
                     let content = (self.life.rng.below(6) > 0).then(|| (self.life.rng.below(1 << 30), len as usize));
@@ -204,6 +224,7 @@ impl World {
 
     /// Runs for some steps; if power is cut, returns the step that was in progress.
     fn run(&mut self, model: &mut Model, steps: u64, merges: bool) -> Result<(), Option<Step>> {
+        let merge_every = if steps < 400 { 20 } else { 400 };
         for at in 0..steps {
             let step = self.choose(model);
             match self.apply(&step) {
@@ -212,7 +233,7 @@ impl World {
                 Ok(Err(error)) => panic!("{error}"),
                 Ok(Ok(())) => model.step(&step),
             }
-            if merges && at % 400 == 399 {
+            if merges && at % merge_every == merge_every - 1 {
                 self.merge().map_err(|Cut| None)?;
             }
             if self.life.rng.below(300) == 0 {
@@ -234,6 +255,28 @@ impl World {
         match self.life.merge(self.versions, &retention, |_| segments_max) {
             Ok(_) | Err(Stopped::Full) => Ok(()),
             Err(Stopped::Cut) => Err(Cut),
+        }
+    }
+
+    /// Each version has its value; after a merge nothing else has one.
+    fn check_large(&mut self, merges: bool, replay: &str) {
+        self.life.core.load_large_values(&self.life.medium, self.versions).unwrap();
+        let large = |world: &mut World| {
+            let of_key = |key: u64| {
+                let past = history(&mut world.reading(), &Key::from(key), usize::MAX).unwrap();
+                past.iter().filter(|past| matches!(past.version.kind, Kind::Large(_))).count() as u64
+            };
+            (0..KEYS).map(of_key).sum::<u64>()
+        };
+        for row in 0..self.life.core.reader().versions(self.versions).unwrap().row_count() {
+            verify(&mut self.reading(), row).unwrap_or_else(|e| panic!("{replay}: row {row}: {e}"));
+        }
+        let (versions, values) = (large(self), self.life.core.large_version_values());
+        assert!(versions <= values, "{replay}: {values} values of {versions} versions");
+        if merges && self.has_large && self.life.rng.below(2) == 0 {
+            assert!(self.merge().is_ok());
+            let (versions, values) = (large(self), self.life.core.large_version_values());
+            assert_eq!(versions, values, "{replay}: values of versions, after a merge");
         }
     }
 
@@ -288,9 +331,23 @@ type Shape = (Packing, Option<BloomOptions>);
 /// Runs a seeded workload over several lives of one device, each ended by a power cut, and compares after each. Returns
 /// whether the first run ended before its cut.
 fn survive(seed: u64, shape: Shape, first_cut: u64, steps: u64, lives: u64, merges: bool) -> bool {
-    let replay = format!("seed {seed} {shape:?} first cut {first_cut}");
+    survive_with(seed, shape, false, first_cut, steps, lives, merges)
+}
+
+/// The same; with large values or without.
+fn survive_with(
+    seed: u64,
+    shape: Shape,
+    has_large: bool,
+    first_cut: u64,
+    steps: u64,
+    lives: u64,
+    merges: bool,
+) -> bool {
+    let replay = format!("seed {seed} {shape:?} large {has_large} first cut {first_cut}");
     let medium = MemoryMedium::new(geometry(shape.0));
     let mut world = World::new(&medium, seed, shape.1);
+    world.has_large = has_large;
     let mut model = Model::default();
     let mut rng = Rng::new(seed.wrapping_mul(77));
     let mut uncut = false;
@@ -307,6 +364,7 @@ fn survive(seed: u64, shape: Shape, first_cut: u64, steps: u64, lives: u64, merg
         }
         medium.power_on(rng.below(1 << 30));
         world = World::open(&medium, rng.below(1 << 30)).unwrap_or_else(|e| panic!("{replay} life {life}: {e}"));
+        world.has_large = has_large;
         let mut with = model.clone();
         if let Err(Some(step)) = &under_way {
             with.step(step);
@@ -319,6 +377,7 @@ fn survive(seed: u64, shape: Shape, first_cut: u64, steps: u64, lives: u64, merg
             }
         }
         world.life.audit();
+        world.check_large(merges, &replay);
     }
     uncut
 }
@@ -355,6 +414,32 @@ fn merges_survive_cuts() {
     for seed in 21..=24 {
         for index in [COLUMNS, BLOOM] {
             survive(seed, (Packing::Across, index), 2900 + seed * 51, 2500, 3, true);
+        }
+    }
+}
+
+/// Goal:   the same of values longer than a segment: after any cut a version has its value, and a value without a version is dropped by the
+///         next merge.
+/// Method: cut at medium operation n = 1, 2, 3, … of a short run with merges, until a run ends before its cut; verify all versions, count
+///         values and the versions that have some.
+#[test]
+fn large_versions_survive_every_cut() {
+    for shape in [(Packing::Across, COLUMNS), (Packing::WithinPage, BLOOM)] {
+        for cut in (1..).step_by(3) {
+            if survive_with(1 + cut % 7, shape, true, cut, 60, 2, cut % 2 == 0) {
+                break;
+            }
+        }
+    }
+}
+
+/// Goal:   the same where rows are sealed, merged, and collection runs, over several lives.
+/// Method: random cuts in long runs with a merge after every four hundred steps.
+#[test]
+fn large_versions_survive_merges_and_cuts() {
+    for seed in 41..=44 {
+        for index in [COLUMNS, BLOOM] {
+            survive_with(seed, (Packing::Across, index), true, 2900 + seed * 51, 1800, 3, true);
         }
     }
 }

@@ -271,20 +271,18 @@ impl Put {
     pub fn place(&mut self, core: &mut Core) -> Result<Option<u64>, StageError> {
         let mut all_placed = true;
         for (i, ((space, _), key)) in self.changes.keys().zip(&self.keys).enumerate() {
-            let Some((bytes, crc32c)) = self.bytes[i].as_ref().filter(|(bytes, _)| bytes.len() >= DIRECT_BYTES) else {
-                continue;
-            };
-            if !core.reader().places_large_first(*space) {
-                continue;
-            }
+            let reader = core.reader();
+            let is_large = |(bytes, _): &&(Vec<u8>, u32)| reader.places_first(*space, bytes.len());
+            let Some((bytes, crc32c)) = self.bytes[i].as_ref().filter(is_large) else { continue };
             let ticket = match self.tickets[i] {
                 Some(ticket) => ticket,
                 None => {
                     let key = &core.reader().key(key.into()).expect("a key");
                     let expires = self.expires[i];
-                    let buf = AlignedBuf::zeroed(expiring_image_bytes(core.geometry(), *key, bytes.len(), expires));
+                    let (at, of) = core.place_of(*space, *key)?;
+                    let buf = AlignedBuf::zeroed(expiring_image_bytes(core.geometry(), of, bytes.len(), expires));
                     let (value, after) = ((&bytes[..], *crc32c), core.last_sequence());
-                    let image = encode_expiring_image(core.geometry(), *space, *key, value, after, expires, buf);
+                    let image = encode_expiring_image(core.geometry(), at, of, value, after, expires, buf);
                     *self.tickets[i].insert(core.place(*space, *key, image)?)
                 }
             };

@@ -119,6 +119,16 @@ impl Source for Reading<'_> {
     ) -> Result<T, Error> {
         self.core.read_part(self.medium, self.space, at, &bytes, take)
     }
+
+    fn large(&mut self, _: &Version, number: u64) -> Result<Option<Vec<u8>>, Error> {
+        loop {
+            match self.core.read_large(self.medium, self.space, number) {
+                Ok(found) => return Ok(found),
+                Err(FindError::Refused(error)) => return Err(error),
+                Err(FindError::NeedIndex) => self.core.load_large_values(self.medium, self.space)?,
+            }
+        }
+    }
 }
 
 /// The newest version of a key; of [`COMMAND`] which user version was finished last.

@@ -5,7 +5,7 @@
 //! Implements:       paper:Muninn 4.2-4.3; docs/versioned.md.
 
 use crate::Error;
-use crate::buffer::{Buffered, ENTRY_BYTES};
+use crate::buffer::{Buffered, ENTRY_BYTES, NONE};
 use crate::format::{self, SegmentTable};
 use crate::group::{Group, Segment, SegmentAt};
 use crate::hash::KeyHash;
@@ -300,6 +300,15 @@ impl Columns {
     pub fn version_count(&self) -> u64 {
         let buffered: usize = self.rows.iter().map(|row| row.buffer.entries().len()).sum();
         self.live_estimate().0 + buffered as u64
+    }
+
+    /// Versions in the page buffer, and how many of them are the newest of their key there.
+    pub fn live_buffered(&self) -> (u64, u64) {
+        let entries = self.rows.iter().flat_map(|row| row.buffer.entries());
+        entries.fold((0, 0), |(all, live), entry| {
+            // An older one next to it is no longer the newest.
+            (all + 1, live + u64::from(entry.older == NONE))
+        })
     }
 
     /// Versions in segments, and how many of them are the newest of their key, by the counts kept when sealing.

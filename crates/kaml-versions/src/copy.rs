@@ -9,7 +9,7 @@
 use crate::Error;
 use crate::columns::SegmentInfo;
 use crate::parameters::Parameters;
-use crate::reads::{Pages, Source, load_extent, read_segment};
+use crate::reads::{Pages, Source, VALUE_MISSING, load_extent, read_segment};
 use crate::record::{Kind, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -55,12 +55,23 @@ pub fn copy_row<S: Source>(
         let first = later.chain(buffered.first().map(|(version, _)| version.sequence)).min();
         pass_before(&mut held, first.unwrap_or(u64::MAX), each)?;
     }
-    for (version, record) in buffered {
-        let value = version.value(&record)?.unwrap_or_default().to_vec();
+    for (mut version, record) in buffered {
+        let value = match version.kind {
+            Kind::Large(number) => load_large(source, &version, number)?,
+            Kind::Value | Kind::Tombstone | Kind::Extent(_) => version.value(&record)?.unwrap_or_default().to_vec(),
+        };
+        if version.kind != Kind::Tombstone {
+            version.kind = Kind::Value;
+        }
         held.insert(version.sequence, (version, value));
     }
     pass_before(&mut held, u64::MAX, each)?;
     Ok(older)
+}
+
+/// The value of a version that nobody drops meanwhile.
+fn load_large<S: Source>(source: &mut S, version: &Version, number: u64) -> Result<Vec<u8>, S::Error> {
+    Ok(source.large(version, number)?.ok_or(Error::DamagedRecord(VALUE_MISSING))?)
 }
 
 /// Versions by their sequences.
@@ -101,6 +112,7 @@ fn read_all<S: Source>(
         found.in_range += 1;
         let value = match version.kind {
             Kind::Extent(_) => load_extent(source, &version, &Pages::of(segment, parameters))?,
+            Kind::Large(number) => load_large(source, &version, number)?,
             Kind::Value | Kind::Tombstone => value.unwrap_or_default(),
         };
         if version.kind != Kind::Tombstone {

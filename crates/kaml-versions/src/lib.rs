@@ -64,7 +64,7 @@ pub use error::Error;
 pub use format::SegmentTable;
 pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
-pub use merge::{MergePlan, MergeScope, Merged, merge, plan_merge};
+pub use merge::{Dropped, LargeValue, MergePlan, MergeScope, Merged, merge, plan_merge};
 pub use parameters::{Index, Parameters};
 pub use reads::{At, Record, Source, exists, get, get_seen, is_whole, list, newest, undone, verify, view_of};
 pub use record::{HEADER_BYTES, Kind, Version, records};

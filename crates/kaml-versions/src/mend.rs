@@ -78,7 +78,7 @@ impl Found {
     fn hashed_pages(&self, pages: u32, shape: ValueShape) -> Vec<u32> {
         let extents = self.records.iter().filter_map(|(version, ..)| match version.kind {
             Kind::Extent(at) => Some(at / self.page_bytes),
-            Kind::Value | Kind::Tombstone => None,
+            Kind::Value | Kind::Tombstone | Kind::Large(_) => None,
         });
         let is_it = |count: &u32| self.records.iter().all(|record| self.choice(record, *count, shape).is_some());
         match extents.min() {

@@ -73,8 +73,19 @@ pub struct MergePlan {
     buffered: BTreeMap<u64, u64>,
     /// The newest versions of their keys.
     newest: BTreeSet<u64>,
+    /// The large values that the row has, by the sequences of their versions.
+    large: BTreeMap<u64, LargeValue>,
     /// The first run begins with a segment that was written just now and is not full.
     is_begun: bool,
+}
+
+/// A value that is stored outside of segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LargeValue {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes.
+    pub bytes: u32,
 }
 
 /// A piece of a run, whose kept versions are in new segments, which wait to be programmed.
@@ -95,6 +106,19 @@ pub struct Merged {
     pub dropped: u64,
     /// Bytes of their records and values.
     pub dropped_bytes: u64,
+    /// Large values of these versions, which nothing refers to after the piece is installed.
+    pub large: Vec<LargeValue>,
+}
+
+/// Versions that were dropped.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    /// How many.
+    pub count: u64,
+    /// Bytes of their records and values.
+    pub bytes: u64,
+    /// Their large values, which nothing refers to any more.
+    pub large: Vec<LargeValue>,
 }
 
 /// Decisions about a row's versions while it is planned.
@@ -109,6 +133,8 @@ struct Decisions {
     sizes: Vec<usize>,
     /// Groups that no segment joins any more.
     closed: usize,
+    large: BTreeMap<u64, LargeValue>,
+    segment_bytes: u64,
 }
 
 /// What the rules decide about a row's versions, named by their sequences.
@@ -153,11 +179,14 @@ fn read_row<S: Source>(source: &mut S, row: u32, scope: &MergeScope) -> Result<(
         let groups = (sizes, columns.closed_groups(row));
         (buffered, segments, groups, versions.timeline.clone(), parameters)
     })?;
-    let mut decisions = Decisions { segments: vec![Vec::new(); segments.len()], sizes, closed, ..Decisions::default() };
+    let segment_bytes = parameters.segment_bytes() as u64;
+    let segments_of = vec![Vec::new(); segments.len()];
+    let mut decisions = Decisions { segments: segments_of, sizes, closed, segment_bytes, ..Decisions::default() };
     for version in buffered.into_iter().rev() {
         // The page buffer is an internal version of its own.
         let internal = (version.sequence < scope.buffered_before).then_some(decisions.sizes.len() as u32);
         decisions.buffered.push((version.sequence, bytes_of(&version)));
+        decisions.large.extend(large_of(&version).map(|large| (version.sequence, large)));
         decisions.keys.entry(version.key).or_default().push(Candidate { version, internal });
     }
     let groups = decisions.sizes.iter().enumerate().flat_map(|(group, size)| std::iter::repeat_n(group, *size));
@@ -167,6 +196,7 @@ fn read_row<S: Source>(source: &mut S, row: u32, scope: &MergeScope) -> Result<(
         versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
         for version in versions {
             decisions.segments[at].push((version.sequence, bytes_of(&version)));
+            decisions.large.extend(large_of(&version).map(|large| (version.sequence, large)));
             let group = groups.get(at).filter(|_| version.sequence < scope.sealed_before);
             let internal = group.map(|group| *group as u32);
             decisions.keys.entry(version.key).or_default().push(Candidate { version, internal });
@@ -200,6 +230,7 @@ pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, segments_max: usize) -
         segments_read: segments.len() as u64 - u64::from(plan.is_begun),
         dropped: 0,
         dropped_bytes: 0,
+        large: Vec::new(),
     };
     for segment in &segments {
         copy_kept(source, segment, plan, &parameters, (&mut kept, &mut merged))?;
@@ -232,7 +263,8 @@ fn copy_kept<S: Source>(
     for (mut version, value) in found {
         let Some(mut value) = value else {
             merged.dropped += 1;
-            merged.dropped_bytes += bytes_of(&version);
+            merged.dropped_bytes += bytes_of(&version) + large_bytes(&version);
+            merged.large.extend(large_of(&version));
             continue;
         };
         if matches!(version.kind, Kind::Extent(_)) {
@@ -278,13 +310,15 @@ impl Versions {
         (merged.old.start as u32, freed)
     }
 
-    /// Removes what a plan drops from the page buffer, after all pieces are installed; returns how many versions, and their bytes. What was
+    /// Removes what a plan drops from the page buffer, after all pieces are installed. What was
     /// sealed since the row was planned is kept. No segment of the row may be sealed and not installed.
-    pub fn drop_buffered(&mut self, plan: &MergePlan) -> (u64, u64) {
+    pub fn drop_buffered(&mut self, plan: &MergePlan) -> Dropped {
         let present = self.columns.buffered(plan.row).map(|(version, _)| version.sequence);
         let gone: BTreeMap<u64, u64> = present.filter_map(|at| Some((at, *plan.buffered.get(&at)?))).collect();
         let count = self.columns.drop_buffered(plan.row, &gone.keys().copied().collect());
-        (count, gone.values().sum())
+        let large: Vec<LargeValue> = gone.keys().filter_map(|sequence| plan.large.get(sequence)).copied().collect();
+        let large_bytes: u64 = large.iter().map(|large| u64::from(large.bytes)).sum();
+        Dropped { count, bytes: gone.values().sum::<u64>() + large_bytes, large }
     }
 }
 
@@ -300,6 +334,11 @@ impl MergePlan {
         if !run.is_empty() {
             self.runs.push_front(run);
         }
+    }
+
+    /// The large values that the row has.
+    pub fn large_values(&self) -> impl Iterator<Item = LargeValue> {
+        self.large.values().copied()
     }
 
     /// Whether anything goes from the page buffer.
@@ -360,6 +399,7 @@ impl Decisions {
             drop: BTreeSet::new(),
             buffered: self.buffered.iter().copied().filter(|(sequence, _)| drop.contains(sequence)).collect(),
             newest,
+            large: BTreeMap::new(),
             is_begun: false,
         };
         for (sequence, bytes) in all() {
@@ -367,10 +407,11 @@ impl Decisions {
                 plan.kept += 1;
             } else if rewritten.contains(sequence) {
                 plan.dropped += 1;
-                plan.dropped_bytes += bytes;
+                plan.dropped_bytes += bytes + self.large_bytes(sequence);
                 plan.drop.insert(*sequence);
             }
         }
+        plan.large = self.large;
         plan
     }
 
@@ -380,7 +421,7 @@ impl Decisions {
         let (first, last) = ((0..self.segments.len()).find(goes), (0..self.segments.len()).rev().find(goes));
         if is_thorough
             && let (Some(first), Some(last)) = (first, last)
-            && self.gain(first..last + 1, drop) > 0
+            && (self.gain(first..last + 1, drop) > 0 || self.dead_large(first..last + 1, drop) > 0)
         {
             return std::iter::once(first..last + 1).collect();
         }
@@ -391,9 +432,13 @@ impl Decisions {
             begin += size;
             let versions = || self.segments[segments.clone()].iter().flatten();
             let (count, kept) = (versions().count(), versions().filter(|(at, _)| !drop.contains(at)).count());
-            let is_dead = kept as u64 * 100 <= count as u64 * KEPT_PERCENT_MAX;
+            let dead_large = self.dead_large(segments.clone(), drop);
+            let all_bytes: u64 = versions().map(|(at, bytes)| bytes + self.large_bytes(at)).sum();
+            let is_dead = kept as u64 * 100 <= count as u64 * KEPT_PERCENT_MAX
+                || dead_large * 100 >= all_bytes * (100 - KEPT_PERCENT_MAX) && dead_large > 0;
             // The last group grows: rewriting it brings as much later.
-            if count == 0 || !is_dead || (group >= self.closed && self.gain(segments.clone(), drop) == 0) {
+            let gains = |segments| self.gain(segments, drop) > 0 || dead_large >= self.segment_bytes;
+            if count == 0 || !is_dead || (group >= self.closed && !gains(segments.clone())) {
                 continue;
             }
             match runs.back_mut() {
@@ -402,6 +447,16 @@ impl Decisions {
             }
         }
         runs
+    }
+
+    fn large_bytes(&self, sequence: &u64) -> u64 {
+        self.large.get(sequence).map_or(0, |large| large.bytes.into())
+    }
+
+    /// Bytes of the large values that rewriting some segments releases.
+    fn dead_large(&self, segments: Range<usize>, drop: &BTreeSet<u64>) -> u64 {
+        let dropped = self.segments[segments].iter().flatten().filter(|(at, _)| drop.contains(at));
+        dropped.map(|(at, _)| self.large_bytes(at)).sum()
     }
 
     /// Segments that rewriting some releases at least, as far as sizes show.
@@ -418,7 +473,19 @@ impl Decisions {
     }
 }
 
-/// Flash that a version takes.
+/// The large value of a version, if it has one.
+fn large_of(version: &Version) -> Option<LargeValue> {
+    match version.kind {
+        Kind::Large(number) => Some(LargeValue { number, bytes: version.value_len }),
+        Kind::Value | Kind::Tombstone | Kind::Extent(_) => None,
+    }
+}
+
+fn large_bytes(version: &Version) -> u64 {
+    large_of(version).map_or(0, |large| large.bytes.into())
+}
+
+/// What a version takes of a segment.
 fn bytes_of(version: &Version) -> u64 {
     let extent = if matches!(version.kind, Kind::Extent(_)) { u64::from(version.value_len) } else { 0 };
     version.stored_bytes() as u64 + extent
@@ -448,7 +515,7 @@ mod tests {
         let deleted = versions(1, Kind::Tombstone, &[11, 10, 0]);
         let replaced = versions(2, Kind::Value, &[18, 17, 16, 15, 14]);
         let keys = BTreeMap::from([deleted, replaced]);
-        let decisions = Decisions { keys, segments, buffered: Vec::new(), sizes: vec![1; 3], closed: 2 };
+        let decisions = Decisions { keys, segments, sizes: vec![1; 3], closed: 2, ..Decisions::default() };
         let only_newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
         let verdict = decisions.verdict(&only_newest, &Timeline::default());
         assert_eq!((&verdict.newest, verdict.drop.len()), (&BTreeSet::from([11, 18]), 7));

@@ -20,7 +20,7 @@ use crate::search::{Candidate, Passed, Place};
 use crate::timeline::View;
 use crate::versions::Versions;
 use kaml_index::Key;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 /// A namespace to read from.
@@ -37,7 +37,16 @@ pub trait Source {
         bytes: Range<usize>,
         take: impl FnMut(&[u8]) -> Result<T, Error>,
     ) -> Result<T, Self::Error>;
+    /// Reads a value that is stored outside of segments, as the record of this number; nothing if there is none: a merge may have dropped
+    /// its version since that was found. The value is as long as the version reports and matches its checksum.
+    fn large(&mut self, version: &Version, number: u64) -> Result<Option<Vec<u8>>, Self::Error> {
+        let _ = (version, number);
+        Err(Error::DamagedRecord("a large value, where there is no room for any").into())
+    }
 }
+
+/// The damage of a version whose value is gone.
+pub(crate) const VALUE_MISSING: &str = "its value is missing";
 
 /// Which version of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -268,10 +277,22 @@ impl Seek {
     }
 }
 
-/// The value of a version found last; nothing if it is a tombstone.
-pub(crate) fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Record>, S::Error> {
+/// What a version found last has.
+pub(crate) enum Loaded {
+    /// Its value, or nothing if it is a tombstone.
+    Record(Option<Record>),
+    /// It was dropped since: what is looked for must be looked for again. It has this sequence.
+    Dropped(u64),
+}
+
+/// The value of a version found last.
+pub(crate) fn load<S: Source>(source: &mut S, found: Found) -> Result<Loaded, S::Error> {
     let Found { version, record, page } = found;
     let value = match (version.kind, page) {
+        (Kind::Large(number), _) => match source.large(&version, number)? {
+            Some(value) => Some(value),
+            None => return Ok(Loaded::Dropped(version.sequence)),
+        },
         (Kind::Extent(_), Some(page)) => Some(load_extent(source, &version, &page)?),
         // Its header came right with the page, but not the value.
         (Kind::Value, Some(page)) if version.value(&record).is_err() => {
@@ -279,7 +300,7 @@ pub(crate) fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Rec
         }
         _ => version.value(&record)?.map(<[u8]>::to_vec),
     };
-    Ok(value.map(|value| Record { version, value }))
+    Ok(Loaded::Record(value.map(|value| Record { version, value })))
 }
 
 /// The value of an extent whose record is in these pages.
@@ -318,6 +339,7 @@ pub fn is_whole(segment: &[u8], info: &SegmentInfo, parameters: &Parameters) -> 
             .and_then(|rest| rest.get(..version.value_len as usize))
             .is_some_and(|value| crc_fast::crc32_iscsi(value) == version.value_crc),
         Kind::Value | Kind::Tombstone => version.value(record).is_ok(),
+        Kind::Large(_) => true,
     };
     let mut count = 0;
     let is_good = |found: Result<(Version, &[u8]), Error>| {
@@ -352,9 +374,23 @@ pub fn view_of<S: Source>(source: &mut S, snapshot: Option<u32>) -> Result<View,
 
 /// The version of a key that is `back` before the newest in a view, and how many newer ones there are, at most `back`.
 fn get_back<S: Source>(source: &mut S, key: &Key, view: &View, back: u32) -> Result<(Option<Record>, u32), S::Error> {
-    let mut seek = Seek::new(key, view, back);
-    let found = seek.finish(source, view)?;
-    Ok((found.map(|found| load(source, found)).transpose()?.flatten(), seek.newer))
+    let mut dropped = None;
+    loop {
+        let mut seek = Seek::new(key, view, back);
+        let Some(found) = seek.finish(source, view)? else { return Ok((None, seek.newer)) };
+        match load(source, found)? {
+            Loaded::Record(record) => return Ok((record, seek.newer)),
+            Loaded::Dropped(sequence) => refuse_again(&mut dropped, sequence)?,
+        }
+    }
+}
+
+/// A version leaves the index before its value is dropped. One that is found again after its value was missing lacks it.
+pub(crate) fn refuse_again(dropped: &mut Option<u64>, sequence: u64) -> Result<(), Error> {
+    match dropped.replace(sequence) == Some(sequence) {
+        true => Err(Error::DamagedRecord(VALUE_MISSING)),
+        false => Ok(()),
+    }
 }
 
 /// The newest version of a key that a view sees; nothing if it does not exist or deleted.
@@ -364,9 +400,33 @@ pub fn get_seen<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Opt
 
 /// Reads all versions of a row with their values; returns how many, and the values' bytes.
 pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Error> {
+    let (count, bytes, missing) = verify_once(source, row)?;
+    if missing.is_empty() {
+        return Ok((count, bytes));
+    }
+    // They were dropped meanwhile, unless their versions are still there.
+    let (count, bytes, still) = verify_once(source, row)?;
+    match missing.is_disjoint(&still) {
+        true => Ok((count, bytes)),
+        false => Err(Error::DamagedRecord(VALUE_MISSING).into()),
+    }
+}
+
+/// As [`verify`]; returns also the sequences of versions whose values are missing.
+fn verify_once<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64, BTreeSet<u64>), S::Error> {
     let (buffered, segments, parameters) = row_of(source, row, |_| true)?;
     let mut bytes: u64 = buffered.iter().map(|version| u64::from(version.value_len)).sum();
     let mut count = buffered.len() as u64;
+    let mut missing = BTreeSet::new();
+    let mut check = |source: &mut S, version: &Version| {
+        if let Kind::Large(number) = version.kind
+            && source.large(version, number)?.is_none()
+        {
+            missing.insert(version.sequence);
+        }
+        Ok::<_, S::Error>(())
+    };
+    buffered.iter().try_for_each(|version| check(source, version))?;
     for segment in &segments {
         let versions = read_segment(source, segment, &parameters, |version, record| {
             version.value(record)?;
@@ -378,9 +438,10 @@ pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Erro
             if matches!(version.kind, Kind::Extent(_)) {
                 load_extent(source, &version, &Pages::of(segment, &parameters))?;
             }
+            check(source, &version)?;
         }
     }
-    Ok((count, bytes))
+    Ok((count, bytes, missing))
 }
 
 /// What undoing the last `count` changes of a key makes its newest version: a record, or nothing for a delete. Before its

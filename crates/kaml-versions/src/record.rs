@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |      8 |     4 | `value_len`    | bytes of the value                                                       |
 /// |     12 |     2 | `ordinal`      | how many versions of this key in this segment are older; set when sealed |
 /// |     14 |     1 | `key_len`      | 1 to 16                                                                  |
-/// |     15 |     1 | `kind`         | 1 value, 2 tombstone, 3 extent; 0: no record here                        |
+/// |     15 |     1 | `kind`         | 1 value, 2 tombstone, 3 extent, 4 large; 0: no record here               |
 /// |     16 |     8 | `sequence`     | commit order in the device                                               |
 /// |     24 |     8 | `time_ns`      | when it was put: nanoseconds since 1970                                  |
 /// |     32 |     4 | `user_version` | the user version it was put in                                           |
@@ -43,6 +43,8 @@ struct Header {
 pub const HEADER_BYTES: usize = 36;
 /// The payload of an extent record: where in the segment its value begins, in bytes.
 const EXTENT_BYTES: usize = 4;
+/// The payload of the record of a large value: the value's number, then the CRC32C of that.
+const LARGE_BYTES: usize = 12;
 
 const _: () = {
     assert!(size_of::<Header>() == HEADER_BYTES);
@@ -58,6 +60,8 @@ pub enum Kind {
     Tombstone,
     /// A value too long for a page; it is at this byte of its segment, after the hashed pages.
     Extent(u32),
+    /// A value that is stored outside of segments, as the record of this number.
+    Large(u64),
 }
 
 /// What is known of a version without its value.
@@ -65,7 +69,7 @@ pub enum Kind {
 pub struct Version {
     /// The key.
     pub key: Key,
-    /// Value, tombstone or extent.
+    /// Value, tombstone, extent or large value.
     pub kind: Kind,
     /// Bytes of the value.
     pub value_len: u32,
@@ -92,6 +96,7 @@ impl Version {
             Kind::Value => self.value_len as usize,
             Kind::Tombstone => 0,
             Kind::Extent(_) => EXTENT_BYTES,
+            Kind::Large(_) => LARGE_BYTES,
         }
     }
 
@@ -101,6 +106,7 @@ impl Version {
             Kind::Value => 1,
             Kind::Tombstone => 2,
             Kind::Extent(_) => 3,
+            Kind::Large(_) => 4,
         };
         let header = Header {
             header_crc: U32::ZERO,
@@ -121,20 +127,27 @@ impl Version {
         len
     }
 
-    /// Header, key and, for an extent, where its value is; returns how many bytes.
+    /// Header, key and, for an extent or a large value, where its value is; returns how many bytes.
     pub(crate) fn encode(&self, into: &mut [u8]) -> usize {
         let len = self.encode_head(into);
-        if let Kind::Extent(at) = self.kind {
-            into[len..len + EXTENT_BYTES].copy_from_slice(&at.to_le_bytes());
-            return len + EXTENT_BYTES;
+        match self.kind {
+            Kind::Value | Kind::Tombstone => len,
+            Kind::Extent(at) => {
+                into[len..len + EXTENT_BYTES].copy_from_slice(&at.to_le_bytes());
+                len + EXTENT_BYTES
+            }
+            Kind::Large(number) => {
+                into[len..len + LARGE_BYTES].copy_from_slice(&large_payload(number));
+                len + LARGE_BYTES
+            }
         }
-        len
     }
 
-    /// The whole record, of a value or a tombstone.
+    /// The whole record, of a value, a tombstone or a large value; only the first has a `value` in it.
     pub fn record(&self, value: &[u8]) -> Box<[u8]> {
         let mut record = Vec::with_capacity(HEADER_BYTES + self.key.len() + value.len());
-        record.resize(HEADER_BYTES + self.key.len(), 0);
+        let place = if matches!(self.kind, Kind::Large(_)) { LARGE_BYTES } else { 0 };
+        record.resize(HEADER_BYTES + self.key.len() + place, 0);
         self.encode(&mut record);
         record.extend_from_slice(value);
         record.into()
@@ -158,6 +171,14 @@ impl Version {
             3 => {
                 let at = bytes.get(key_end..key_end + EXTENT_BYTES).ok_or(Error::DamagedRecord("cut short"))?;
                 Kind::Extent(u32::from_le_bytes(at.try_into().expect("four bytes")))
+            }
+            4 => {
+                let payload = bytes.get(key_end..key_end + LARGE_BYTES).ok_or(Error::DamagedRecord("cut short"))?;
+                let number = u64::from_le_bytes(*payload.first_chunk().expect("twelve bytes"));
+                if payload != large_payload(number) {
+                    return Err(Error::DamagedRecord("the number of a large value"));
+                }
+                Kind::Large(number)
             }
             _ => return Err(Error::DamagedRecord("unknown kind")),
         };
@@ -187,7 +208,7 @@ impl Version {
         Key::new(&record[HEADER_BYTES..HEADER_BYTES + len]).expect("a whole record")
     }
 
-    /// The value in a record's bytes; nothing for tombstones and extents. Checked against its checksum.
+    /// The value in a record's bytes; nothing for tombstones, extents and large values. Checked against its checksum.
     ///
     /// # Errors
     /// [`Error::DamagedRecord`] if the checksum does not match.
@@ -201,6 +222,14 @@ impl Version {
         }
         Ok(Some(value))
     }
+}
+
+/// What follows the key of a large value. Nothing else shows whether the number is right before its value is read.
+fn large_payload(number: u64) -> [u8; LARGE_BYTES] {
+    let mut payload = [0; LARGE_BYTES];
+    payload[..8].copy_from_slice(&number.to_le_bytes());
+    payload[8..].copy_from_slice(&crc_fast::crc32_iscsi(&number.to_le_bytes()).to_le_bytes());
+    payload
 }
 
 /// The records of a page, in the order they are in.
@@ -249,6 +278,12 @@ mod tests {
         let expected = "c559f13ebb96a49d04000000020003010605040302010000\
                         1817161514131211070000006f776c6e696e65";
         assert_eq!(hex, expected);
+        let large = version(Kind::Large(0x2122_2324_2526_2728)).record(&[]);
+        let hex: String = large.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex,
+            "917c5966bb96a49d040000000200030406050403020100001817161514131211070000006f776c2827262524232221a1c5a9e1"
+        );
     }
 
     /// Goal:   records of every kind come back as they were, and none that is damaged does.
@@ -256,10 +291,10 @@ mod tests {
     ///         checksum guards.
     #[test]
     fn whole_records_come_back_and_others_are_refused() {
-        let kinds = [Kind::Value, Kind::Tombstone, Kind::Extent(77)];
+        let kinds = [Kind::Value, Kind::Tombstone, Kind::Extent(77), Kind::Large(7 << 40)];
         let mut page = Vec::new();
         for kind in kinds {
-            let mut head = vec![0; 64];
+            let mut head = vec![0; 80];
             let len = version(kind).encode(&mut head);
             page.extend_from_slice(&head[..len]);
             page.extend_from_slice(if kind == Kind::Value { b"nine" } else { b"" });

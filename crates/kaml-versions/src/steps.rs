@@ -8,7 +8,7 @@
 
 use crate::columns::SegmentInfo;
 use crate::group::SegmentAt;
-use crate::reads::{At, Found, Record, Seek, Source, Walk, load, read_segment, view_of};
+use crate::reads::{At, Found, Loaded, Record, Seek, Source, Walk, load, read_segment, refuse_again, view_of};
 use crate::record::{Kind, Version};
 use crate::timeline::View;
 use crate::versions::Versions;
@@ -30,6 +30,10 @@ pub trait Steps {
 pub struct Lookup {
     view: View,
     seek: Seek,
+    key: Key,
+    back: u32,
+    /// The version that was found and dropped before its value was read.
+    dropped: Option<u64>,
 }
 
 impl Lookup {
@@ -44,7 +48,7 @@ impl Lookup {
             At::Back(count) => (None, count),
         };
         let view = view_of(source, snapshot)?;
-        Ok(Lookup { seek: Seek::new(key, &view, back), view })
+        Ok(Lookup { seek: Seek::new(key, &view, back), view, key: *key, back, dropped: None })
     }
 }
 
@@ -53,10 +57,18 @@ impl Steps for Lookup {
 
     fn step<S: Source>(&mut self, source: &mut S, found: &mut Vec<Record>) -> Result<bool, S::Error> {
         let ControlFlow::Break(version) = self.seek.step(source, &self.view)? else { return Ok(true) };
-        if let Some(version) = version {
-            found.extend(load(source, version)?);
+        match version.map(|version| load(source, version)).transpose()? {
+            None => Ok(false),
+            Some(Loaded::Record(record)) => {
+                found.extend(record);
+                Ok(false)
+            }
+            Some(Loaded::Dropped(sequence)) => {
+                refuse_again(&mut self.dropped, sequence)?;
+                self.seek = Seek::new(&self.key, &self.view, self.back);
+                Ok(true)
+            }
         }
-        Ok(false)
     }
 }
 

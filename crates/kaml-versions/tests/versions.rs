@@ -83,9 +83,9 @@ impl Flash {
                 freed.iter().for_each(|at| assert!(self.images.remove(&at.get()).is_some()));
                 plan.note_installed(&merged);
             }
-            let (count, bytes) = versions.drop_buffered(&plan);
-            planned.0 -= count;
-            planned.1 -= bytes;
+            let gone = versions.drop_buffered(&plan);
+            planned.0 -= gone.count;
+            planned.1 -= gone.bytes;
             assert_eq!(planned, (0, 0, 0), "the runs drop together what was planned");
             dropped += plan.dropped;
         }

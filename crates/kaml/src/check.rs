@@ -126,7 +126,7 @@ impl<'a> Check<'a> {
             let core = self.shared.lock();
             let indexed =
                 core.namespaces().iter().filter(|n| plain.contains(&n.id)).map(|n| n.record_count).sum::<u64>();
-            (indexed, was_still && core.is_idle() && changes(&core) == begun)
+            (indexed + core.large_version_values(), was_still && core.is_idle() && changes(&core) == begun)
         };
         let records = self.report.records;
         if self.report.problems.is_empty() && indexed != records && is_same {

@@ -114,6 +114,17 @@ impl Drop for Turn<'_> {
 /// A namespace that is being merged, until this is dropped: also if a caller that is notified of the progress panics.
 struct Merging<'a>(&'a Shared, NamespaceId);
 
+impl Merging<'_> {
+    /// It is over. Waits until the large values are released that it dropped.
+    fn end(self) -> Result<(), Error> {
+        let mut core = self.0.lock();
+        match core.end_merge(self.1) {
+            Some(request) => self.0.wait_root(core, request),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Drop for Merging<'_> {
     fn drop(&mut self) {
         self.0.lock().end_merge(self.1);
@@ -161,13 +172,15 @@ impl Shared {
     ) -> Result<MergeReport, Error> {
         self.lock().writable()?;
         let is_thorough = self.settle_for_merge(namespace)?;
-        let _merging = Merging(self, namespace);
-        self.each_row(namespace, pace, |reading, row, report| {
+        let merging = Merging(self, namespace);
+        let merged = self.each_row(namespace, pace, |reading, row, report| {
             let scope = self.begin_merge(namespace, row, is_thorough)?;
             let plan = plan_merge(reading, row, retention, &scope)?;
             report.add_looked_at(&plan);
             self.execute(namespace, plan, (reading, report))
-        })
+        });
+        let ended = merging.end();
+        merged.and_then(|report| ended.map(|()| report))
     }
 
     /// Rewrites the runs of a row, piece by piece. Where there is no room for one, a smaller one may have it.

@@ -256,7 +256,9 @@ impl AsyncQueue {
     }
 
     fn submit(&mut self, token: u64, ops: &mut [Op<'_>]) -> Result<(), Error> {
-        if ops.iter().any(Op::is_large) {
+        let reader = &self.shared.reader;
+        let is_large = |op: &Op<'_>| op.stored_bytes().is_some_and(|bytes| reader.places_first(op.namespace, bytes));
+        if ops.iter().any(is_large) {
             self.shared.write(self.by, ops)?;
             self.ready.push(Answer { token, result: Ok(None) });
             return Ok(());

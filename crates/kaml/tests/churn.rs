@@ -22,11 +22,21 @@ enum Kind {
     Large,
     Blocks,
     Versions,
+    /// Versions longer than a segment.
+    LargeVersions,
 }
 
-const KINDS: [Kind; 8] =
-    [Kind::Numbers, Kind::Bytes, Kind::Any, Kind::Ordered, Kind::Tiny, Kind::Large, Kind::Blocks, Kind::Versions];
-const VERSIONS: usize = KINDS.len() - 1;
+const KINDS: [Kind; 9] = [
+    Kind::Numbers,
+    Kind::Bytes,
+    Kind::Any,
+    Kind::Ordered,
+    Kind::Tiny,
+    Kind::Large,
+    Kind::Blocks,
+    Kind::Versions,
+    Kind::LargeVersions,
+];
 
 impl Kind {
     fn options(self) -> NamespaceOptions {
@@ -37,6 +47,7 @@ impl Kind {
             Kind::Ordered => NamespaceOptions::records(KeyKind::Ordered),
             Kind::Blocks => BlockOptions::new(BLOCK_BYTES as u32, CAPACITY_BYTES / BLOCK_BYTES as u64).into(),
             Kind::Versions => VersionOptions { buffer_bytes: 1 << 20, ..VersionOptions::default() }.into(),
+            Kind::LargeVersions => VersionOptions { buffer_bytes: 256 << 10, ..VersionOptions::default() }.into(),
         }
     }
 
@@ -44,9 +55,13 @@ impl Kind {
         match self {
             Kind::Numbers | Kind::Bytes | Kind::Any | Kind::Ordered | Kind::Versions => 1000,
             Kind::Tiny => 5,
-            Kind::Large => LARGE_BYTES,
+            Kind::Large | Kind::LargeVersions => LARGE_BYTES,
             Kind::Blocks => BLOCK_BYTES,
         }
+    }
+
+    fn keeps_versions(self) -> bool {
+        matches!(self, Kind::Versions | Kind::LargeVersions)
     }
 }
 
@@ -96,7 +111,7 @@ impl Space {
             _ => device.delete(self.id, &self.key(number)[..]),
         };
         match delete() {
-            Err(error) if self.kind == Kind::Versions && error.is_full() => {
+            Err(error) if self.kind.keeps_versions() && error.is_full() => {
                 self.merge(device);
                 delete().unwrap_or_else(|error| panic!("{number} after a merge: {error}"));
             }
@@ -105,7 +120,7 @@ impl Space {
     }
 
     fn merge(self, device: &Device) {
-        if self.kind == Kind::Versions {
+        if self.kind.keeps_versions() {
             device.merge(self.id, &NEWEST, &mut to_the_end).unwrap();
         }
     }
@@ -184,7 +199,8 @@ fn full_devices_of_all_kinds_churn() {
     while begin.elapsed() < Duration::from_secs(seconds) {
         turn += 1;
         let at = random.below(KINDS.len() as u64) as usize;
-        let (space, numbers) = (spaces[at], if KINDS[at] == Kind::Large { 400 } else { 12_000 });
+        let is_large = KINDS[at].value_bytes() == LARGE_BYTES;
+        let (space, numbers) = (spaces[at], if is_large { 400 } else { 12_000 });
         let number = random.below(numbers);
         match space.put(&device, number, &value(number, turn, space.kind.value_bytes())) {
             Ok(()) => drop(models[at].insert(number, turn)),
@@ -212,7 +228,7 @@ fn full_devices_of_all_kinds_churn() {
                         models[at].clear();
                         spaces[at] = Space::create(&device, KINDS[at]);
                     }
-                    2..8 => spaces[VERSIONS].merge(&device),
+                    2..8 => spaces.iter().for_each(|space| space.merge(&device)),
                     _ => {}
                 }
                 if refused % 1000 == 1 {
@@ -236,7 +252,7 @@ fn full_devices_of_all_kinds_churn() {
         model.keys().for_each(|number| space.delete(&device, *number));
     }
     // The first one keeps what is newer than versions of its row in the page buffer, which it drops.
-    (0..2).for_each(|_| spaces[VERSIONS].merge(&device));
+    (0..2).for_each(|_| spaces.iter().for_each(|space| space.merge(&device)));
     device.settle().unwrap();
     let stats = device.stats();
     println!(

@@ -59,6 +59,9 @@ pub(crate) enum RecordKind {
     Expiring,
     /// As `Mapping`, of a record that expires: the time of that comes last. Only in the ring.
     ExpiringMapping,
+    /// A version whose value is a record of the namespace of large values; a stamp and the number of that record (8 bytes) follow. Only in
+    /// the ring, after the mapping of that record.
+    LargeVersion,
 }
 
 /// What stands in the place of a key where a record is about a range of keys.
@@ -67,7 +70,10 @@ pub(crate) const RANGE_KEY: Key = Key::of_digest([0; 16]);
 impl RecordKind {
     /// Whether it belongs to a versioned namespace.
     pub(crate) fn is_versioned(self) -> bool {
-        matches!(self, RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand)
+        matches!(
+            self,
+            RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand | RecordKind::LargeVersion
+        )
     }
 
     /// Whether it is a record as pages have it, with its value.
@@ -114,6 +120,7 @@ impl RecordHeader {
             RecordKind::RangeTombstone => 7,
             RecordKind::Expiring => 8,
             RecordKind::ExpiringMapping => 9,
+            RecordKind::LargeVersion => 10,
         };
         let (key, key_code) = record.key.stored();
         let tag = (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | kind << 56;
@@ -147,6 +154,7 @@ impl RecordHeader {
             7 => RecordKind::RangeTombstone,
             8 => RecordKind::Expiring,
             9 => RecordKind::ExpiringMapping,
+            10 => RecordKind::LargeVersion,
             _ => return None,
         };
         Some(Record {
@@ -170,6 +178,7 @@ impl Record {
             RecordKind::ExpiringMapping => MAPPING_BYTES + EXPIRY_BYTES + self.mapping_suffix_bytes(),
             RecordKind::Version => VersionStamp::BYTES + self.value_len as usize,
             RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
+            RecordKind::LargeVersion => VersionStamp::BYTES + LARGE_NUMBER_BYTES,
         }
     }
 
@@ -177,9 +186,11 @@ impl Record {
     pub(crate) fn ring_head_bytes(&self) -> usize {
         match self.kind {
             RecordKind::Value | RecordKind::Expiring => 0,
-            RecordKind::Tombstone | RecordKind::Mapping | RecordKind::ExpiringMapping | RecordKind::RangeTombstone => {
-                self.ring_payload_bytes()
-            }
+            RecordKind::Tombstone
+            | RecordKind::Mapping
+            | RecordKind::ExpiringMapping
+            | RecordKind::RangeTombstone
+            | RecordKind::LargeVersion => self.ring_payload_bytes(),
             RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
         }
     }
@@ -238,6 +249,9 @@ pub fn key_of_stored(digest: &Key, stored: &[u8]) -> Option<KeyBuf> {
 
 /// Bytes of the payload of a mapping record, without a suffix.
 pub(crate) const MAPPING_BYTES: usize = 8;
+
+/// Bytes of the number of a large value, after the stamp of its version.
+pub(crate) const LARGE_NUMBER_BYTES: usize = 8;
 
 /// Bytes of the time at which a record expires.
 pub(crate) const EXPIRY_BYTES: usize = 8;

@@ -53,6 +53,8 @@ pub(crate) struct NamespaceRoot {
     pub(crate) next_expiry: u64,
     /// Its records expire after so many milliseconds by default; 0: they do not.
     pub(crate) default_ttl_ms: u64,
+    /// It has the large values of this versioned namespace.
+    pub(crate) values_of: Option<u32>,
 }
 
 /// Everything in a root.
@@ -91,10 +93,10 @@ pub(crate) struct Root {
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
-/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire; an older root is one without them. There are
+/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire, version 15 large values of versioned namespaces; an older root is one without them. There are
 /// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
 /// refuses a device that has any of these.
-const VERSION: u32 = 14;
+const VERSION: u32 = 15;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -113,6 +115,8 @@ const WITH_BLOOM: u32 = 4;
 /// The kinds of namespaces with keys above 16 bytes, after those of versioned ones.
 const ANY: u32 = 11;
 const ORDERED: u32 = 12;
+/// The kind of a namespace that has the large values of another one, whose number follows.
+const VALUES: u32 = 13;
 /// Before the body: magic, version, body length, CRC32C, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -268,18 +272,22 @@ impl NamespaceRoot {
 
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id);
-        match self.layout {
-            Layout::Records(KeyKind::U64) => w.u32(0),
-            Layout::Records(KeyKind::Bytes) => w.u32(1),
-            Layout::Records(KeyKind::Any) => w.u32(ANY),
-            Layout::Records(KeyKind::Ordered) => w.u32(ORDERED),
-            Layout::Blocks(blocks) => {
+        match (self.layout, self.values_of) {
+            (Layout::Records(_), Some(owner)) => {
+                w.u32(VALUES);
+                w.u32(owner);
+            }
+            (Layout::Records(KeyKind::U64), None) => w.u32(0),
+            (Layout::Records(KeyKind::Bytes), None) => w.u32(1),
+            (Layout::Records(KeyKind::Any), None) => w.u32(ANY),
+            (Layout::Records(KeyKind::Ordered), None) => w.u32(ORDERED),
+            (Layout::Blocks(blocks), _) => {
                 w.u32(2);
                 w.u32(blocks.block_bytes);
                 w.u32(blocks.unit_bytes);
                 w.u64(blocks.block_count);
             }
-            Layout::Versions(VersionLayout { keys, parameters: p }) => {
+            (Layout::Versions(VersionLayout { keys, parameters: p }), _) => {
                 let kind = if keys == KeyKind::U64 { 3 } else { 4 };
                 let policy = if self.merge_when_low.is_some() { WITH_POLICY } else { 0 };
                 let bloom = if matches!(p.index, Index::Bloom(_)) { WITH_BLOOM } else { 0 };
@@ -311,6 +319,7 @@ impl NamespaceRoot {
     fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
         let id = r.u32()?;
         let kind = r.u32()?;
+        let values_of = if kind == VALUES { Some(r.u32()?) } else { None };
         let layout = match kind {
             0 => Layout::Records(KeyKind::U64),
             1 => Layout::Records(KeyKind::Bytes),
@@ -326,6 +335,7 @@ impl NamespaceRoot {
             }),
             ANY => Layout::Records(KeyKind::Any),
             ORDERED => Layout::Records(KeyKind::Ordered),
+            VALUES => Layout::Records(KeyKind::U64),
             _ => return None,
         };
         let name_len = r.u32()? as usize;
@@ -357,6 +367,7 @@ impl NamespaceRoot {
             merge_when_low,
             next_expiry: u64::MAX,
             default_ttl_ms: 0,
+            values_of,
         })
     }
 }

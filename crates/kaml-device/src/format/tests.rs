@@ -9,6 +9,7 @@ use super::root::{DecodeError, HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use super::version::{Directory, Entry, VersionStamp};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::secret::Secret;
+use crate::versioned::Again;
 use crate::versioned::merge_policy::MergePolicy;
 use kaml_index::{FullKey, Key, KeyKind, LenCode, Slot};
 use kaml_versions::{BloomOptions, Command, Parameters, SegmentAt, Stamp};
@@ -54,6 +55,7 @@ fn root() -> Root {
                 merge_when_low: None,
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                values_of: None,
             },
             NamespaceRoot {
                 id: 2,
@@ -72,6 +74,7 @@ fn root() -> Root {
                 merge_when_low: None,
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                values_of: None,
             },
             NamespaceRoot {
                 id: 3,
@@ -89,6 +92,7 @@ fn root() -> Root {
                 merge_when_low: None,
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                values_of: None,
             },
             NamespaceRoot {
                 id: 4,
@@ -106,6 +110,7 @@ fn root() -> Root {
                 merge_when_low: Some(MergePolicy { keep_last: 3, keep_for_ns: 0x0102_0304_0506, keep_internal: true }),
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                values_of: None,
             },
             NamespaceRoot {
                 id: 5,
@@ -123,6 +128,7 @@ fn root() -> Root {
                 merge_when_low: Some(MergePolicy::default()),
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                values_of: None,
             },
             of_records(6, "any", KeyKind::Any),
             of_records(7, "ordered", KeyKind::Ordered),
@@ -159,6 +165,7 @@ fn of_records(id: u32, name: &str, keys: KeyKind) -> NamespaceRoot {
         merge_when_low: None,
         next_expiry: u64::MAX,
         default_ttl_ms: 0,
+        values_of: None,
     }
 }
 
@@ -200,7 +207,8 @@ fn golden_bytes() {
     );
     assert_eq!(hex(&entry), "4f4f42321c876a6b018000000000000003000000000000000200010124232221");
     let bytes = root_with_expiry().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 2_093_424_306);
+    assert_eq!(crc_fast::crc32_iscsi(&as_version(14, &bytes)), 2_093_424_306, "as version 14 wrote it");
+    assert_eq!(Root::decode(&as_version(14, &bytes), UUID), Ok(root_with_expiry()));
     let expiry = "0807060504030000".to_owned() + "0605040302010000" + "e803000000000000" + "ffffffffffffffff";
     assert!(hex(&bytes).contains(&expiry), "the clock, and what the first namespace has on expiry");
     assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
@@ -263,6 +271,44 @@ fn older_roots_open() {
         assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
+}
+
+/// The same root with another version.
+fn as_version(version: u8, root: &[u8]) -> Vec<u8> {
+    let mut bytes = root.to_vec();
+    bytes[4] = version;
+    let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Goal:   the formats of large values of versioned namespaces never change unnoticed; what is encoded is decoded, and nothing that is cut.
+/// Method: a record of the ring, and a root with a namespace of such values, written out byte by byte.
+#[test]
+fn golden_large_versions() {
+    let large = Record { kind: RecordKind::LargeVersion, ..record() };
+    let bytes = RecordHeader::encode(&large);
+    assert_eq!(
+        hex(&bytes),
+        "bfe21b996303e0e10700000005000000341200000000030a\
+         6b657900000000000000000000000000"
+    );
+    assert_eq!(RecordHeader::check(&bytes), Some(large));
+    assert_eq!((large.ring_payload_bytes(), large.ring_head_bytes()), (24, 24));
+    let stamp = VersionStamp { time_ns: 0x0102_0304_0506_0708, user_version: 9 };
+    let body = [&stamp.encode()[..], &0x1112_1314_1516_1718u64.to_le_bytes()].concat();
+    let Some(Again::Version(version, stored)) = Again::of_ring(&large, &body) else { panic!("a version") };
+    assert_eq!((version.kind, version.value_len), (kaml_versions::Kind::Large(0x1112_1314_1516_1718), 5));
+    assert_eq!(stored, version.record(&[]));
+    assert!((0..24).all(|len| Again::of_ring(&large, &body[..len]).is_none()));
+    let values = NamespaceRoot { values_of: Some(3), ..of_records(8, "", KeyKind::U64) };
+    let mut root = root_with_expiry();
+    root.namespaces.push(values);
+    let bytes = root.encode(UUID);
+    let values = "080000000d0000000300000000000000".to_owned() + "00000000" + "0000000000000000";
+    assert!(hex(&bytes).contains(&values), "whose values a namespace has");
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_889_717_013);
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root));
 }
 
 fn root_without_seed() -> Root {

@@ -85,7 +85,8 @@ impl Core {
     }
 
     fn capture(&self, namespace: u32, before: u64) -> KeepJob {
-        let mut job = KeepJob { namespace, before, first: BTreeMap::new(), out: StreamWriter::default() };
+        let dropped = self.spaces[&namespace].versioned.as_ref().map_or(0, |versioned| versioned.dropped.captured());
+        let mut job = KeepJob { namespace, before, first: BTreeMap::new(), dropped, out: StreamWriter::default() };
         self.spaces[&namespace].with_versions(|versions| {
             let columns = versions.columns();
             for (version, record) in columns.stragglers(before) {
@@ -103,6 +104,7 @@ impl Core {
         let old = std::mem::replace(&mut versioned.kept, kept);
         (versioned.kept_before, versioned.kept_first) = (job.before, Arc::new(job.first));
         versioned.kept_is_lost = false;
+        versioned.dropped.kept_written(job.dropped);
         self.root_commit.retire(old.map(|stream| stream.runs).unwrap_or_default());
     }
 

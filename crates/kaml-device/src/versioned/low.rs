@@ -97,7 +97,7 @@ impl Core {
             bytes / u64::from(self.log.geometry.chunk_bytes) * (sealed - live) / sealed.max(1)
         });
         // Nobody has used it since the device was opened: only a merge can determine.
-        estimate.unwrap_or(self.space.sizes.capacity_chunks)
+        estimate.map_or(self.space.sizes.capacity_chunks, |chunks| chunks + self.dead_large_estimate(space))
     }
 }
 

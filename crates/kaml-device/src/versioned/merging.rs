@@ -108,11 +108,17 @@ impl Core {
     /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`].
     pub fn begin_merge(&mut self, namespace: u32, row: u32, is_thorough: bool) -> Result<MergeScope, StageError> {
         let scope = self.merge_scope(namespace, row, is_thorough)?;
+        if let Some(values) = self.values_without_index(&self.spaces[&namespace]) {
+            return Err(StageError::NeedIndex(values));
+        }
         let versioned = self.versioned_mut(namespace);
         if versioned.fresh.iter().any(|fresh| fresh.row == row) {
             return Err(StageError::Busy);
         }
         versioned.is_merging = true;
+        if row == 0 {
+            self.list_values(namespace);
+        }
         Ok(scope)
     }
 
@@ -127,6 +133,7 @@ impl Core {
     /// After all pieces of a plan are installed: removes what it drops from the page buffer. Returns how many versions, and their bytes.
     pub fn drop_buffered(&mut self, namespace: u32, plan: &MergePlan) -> Result<(u64, u64), Error> {
         self.writable()?;
+        self.claim_values(namespace, plan);
         let space = self.spaces.get_mut(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         let is_loaded = space.is_loaded();
         let Some(versioned) = space.versioned.as_ref().filter(|_| is_loaded) else { return Ok((0, 0)) };
@@ -134,18 +141,23 @@ impl Core {
             return Ok((0, 0)); // a sealed row that waits for its block names versions by their places in the buffer
         }
         let dropped = space.change_versions(|versions| versions.drop_buffered(plan));
+        let is_captured = self.sealing.keep_job.as_ref().is_some_and(|job| job.namespace == namespace);
         let versioned = self.versioned_mut(namespace);
-        versioned.kept_has_dropped |= dropped.0 > 0 && versioned.kept.is_some();
-        Ok(dropped)
+        let is_kept = versioned.kept.is_some() || is_captured;
+        versioned.kept_has_dropped |= dropped.count > 0 && is_kept;
+        self.drop_values(namespace, &dropped.large, is_kept);
+        Ok((dropped.count, dropped.bytes))
     }
 
-    /// No merge of the namespace is in progress any more.
-    pub fn end_merge(&mut self, namespace: u32) {
+    /// No merge of the namespace is in progress any more. If it dropped large values, returns the number of the root after which they
+    /// are released ([`Core::roots_done`]).
+    pub fn end_merge(&mut self, namespace: u32) -> Option<u64> {
         if let Some(versioned) = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()) {
             versioned.is_merging = false;
             // One time for all rows.
             versioned.kept_is_stale |= std::mem::take(&mut versioned.kept_has_dropped);
         }
+        self.release_after_merge(namespace)
     }
 
     /// The programmed segments of a merge take the place of the old ones, in one step.
@@ -174,6 +186,7 @@ impl Core {
             self.log.blocks.sub_valid(block, chunks);
         }
         self.spaces.get_mut(&namespace).expect("just seen").dirty = true;
+        self.drop_values(namespace, &merged.large, false);
         Ok(())
     }
 

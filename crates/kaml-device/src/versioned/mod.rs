@@ -26,6 +26,7 @@ mod read;
 mod restore;
 mod segments;
 pub(crate) mod state;
+mod values;
 
 pub(crate) use load::{LoadedVersions, VersionsLoad};
 pub(crate) use open::Again;
@@ -37,13 +38,15 @@ use self::state::{StagedVersion, VersionOptions, Versioned};
 use crate::command::{Body, Condition, Op, StageError, refused_by};
 use crate::core::Core;
 use crate::error::{Error, NotForVersions};
+use crate::format::frame::FrameHeader;
 use crate::format::journal::Change;
 use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
 use crate::format::version::{VersionStamp, command_code};
 use crate::layout::{Door, VersionLayout};
 use crate::namespace::{Namespace, NamespaceShared};
-use crate::ring::Staged;
+use crate::ring::{Staged, frame_bytes_max};
 use crate::space::Purpose;
+use kaml_flash::Geometry;
 use kaml_index::{Key, KeyKind};
 use kaml_versions::{
     BLOOM_HASHES_MAX, Command, Index, Kind, Parameters, Place, Stamp, Timeline, ValueShape, Version, Versions,
@@ -64,6 +67,14 @@ const BUFFER_BYTES_MIN: u64 = 64 << 10;
 /// these exist while a checkpoint replaces one.
 const TIMELINES_OF_DEVICE: u64 = 16;
 const TIMELINE_COPIES: u64 = 4;
+
+/// The longest value that goes through the page buffer of a versioned namespace: a frame of the ring and a segment take it.
+pub(crate) fn version_bytes_max(parameters: &Parameters, geometry: &Geometry) -> u64 {
+    let frame = frame_bytes_max(geometry) - FrameHeader::BYTES;
+    let ring = frame - RecordHeader::BYTES - VersionStamp::BYTES - RING_ALIGN;
+    parameters.value_bytes_max().min(ring as u64)
+}
+
 impl NamespaceShared {
     pub(crate) fn versions(&self) -> RwLockReadGuard<'_, Option<Versions>> {
         self.versions.read().expect("no panics under this lock")
@@ -194,7 +205,14 @@ impl Core {
                 let (bytes, namespace) = (value.len() as u64, Some(op.namespace));
                 return Err(Error::ValueTooLarge { bytes, max, namespace }.into());
             }
-            Body::Placed { .. } => unreachable!("nothing is placed for versioned namespaces"),
+            Body::Placed { ticket } => {
+                let placed = self.tickets.placed.get(&ticket).expect("tickets come from `place`");
+                assert!(placed.done);
+                assert!(placed.version_of == Some((op.namespace, *op.key.key())));
+                if let Some(values) = self.values_without_index(space) {
+                    return Err(StageError::NeedIndex(values));
+                }
+            }
             Body::Value { .. } | Body::Delete => {}
         }
         if !space.is_loaded() {
@@ -214,16 +232,9 @@ impl Core {
         }
     }
 
-    /// Largest value that a namespace takes: versions are shorter than other records.
-    pub fn value_bytes_max_of(&self, namespace: u32) -> u64 {
-        let versions = self.spaces.get(&namespace).and_then(|space| space.layout.versions());
-        versions.map_or_else(|| self.value_bytes_max(), |versions| self.version_bytes_max(versions))
-    }
-
-    /// The longest value of a versioned namespace.
+    /// The longest value of a versioned namespace that goes through its page buffer.
     pub(crate) fn version_bytes_max(&self, parameters: &Parameters) -> u64 {
-        let ring = self.log.ring.payload_bytes_max() - RecordHeader::BYTES - VersionStamp::BYTES - RING_ALIGN;
-        parameters.value_bytes_max().min(ring as u64)
+        version_bytes_max(parameters, &self.log.geometry)
     }
 
     /// Whether no version of a key can have been put after that sequence, and no command can have changed which is seen.
@@ -295,33 +306,45 @@ impl Core {
         };
         let pending = versioned.staged.iter().filter(|staged| starts_next(staged)).count() as u32;
         let user_version = space.with_versions(|v| v.timeline().present()).expect("checked") + pending;
-        let (kind, value, value_crc) = match op.body {
-            Body::Value { value, crc32c } => (Kind::Value, value, crc32c),
-            Body::Delete => (Kind::Tombstone, &[][..], crc_fast::crc32_iscsi(&[])),
-            Body::Placed { .. } => unreachable!("checked"),
+        let mut head = VersionStamp { time_ns: self.time_ns, user_version }.encode().to_vec();
+        let (kind, record_kind, value) = match op.body {
+            Body::Value { value, .. } => (Kind::Value, RecordKind::Version, value),
+            Body::Delete => (Kind::Tombstone, RecordKind::VersionTombstone, &[][..]),
+            Body::Placed { ticket } => {
+                let number = self.tickets.placed[&ticket].key.as_u64();
+                let number = number.expect("large values of versions have numbers");
+                head.extend_from_slice(&number.to_le_bytes());
+                (Kind::Large(number), RecordKind::LargeVersion, &[][..])
+            }
+        };
+        let (value_len, value_crc) = match op.body {
+            Body::Value { value, crc32c } => (value.len() as u32, crc32c),
+            Body::Delete => (0, crc_fast::crc32_iscsi(&[])),
+            Body::Placed { ticket } => {
+                let placed = &self.tickets.placed[&ticket].record;
+                (placed.value_len, placed.value_crc)
+            }
         };
         let version = Version {
             key: *op.key.key(),
             kind,
-            value_len: value.len() as u32,
+            value_len,
             value_crc,
             sequence: self.log.sequence,
             time_ns: self.time_ns,
             user_version,
             ordinal: 0,
         };
-        let kind = if kind == Kind::Value { RecordKind::Version } else { RecordKind::VersionTombstone };
         let record = Record {
             namespace: op.namespace,
             key: *op.key.key(),
-            kind,
-            value_len: version.value_len,
+            kind: record_kind,
+            value_len,
             value_crc,
             sequence: self.log.sequence,
         };
-        let stamp = VersionStamp { time_ns: self.time_ns, user_version }.encode();
         let staged = Staged::version(op.namespace, *op.key.key(), self.log.sequence);
-        self.log.ring.stage(&RecordHeader::encode(&record), [&stamp, value, &[]], staged);
+        self.log.ring.stage(&RecordHeader::encode(&record), [&head, value, &[]], staged);
         let staged = StagedVersion::Record { sequence: self.log.sequence, record: version.record(value) };
         self.versioned_mut(op.namespace).staged.push_back(staged);
     }

@@ -10,7 +10,7 @@
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::journal::Change;
-use crate::format::record::{Record, RecordKind};
+use crate::format::record::{LARGE_NUMBER_BYTES, Record, RecordKind};
 use crate::format::version::{Directory, VersionStamp, command_of, stamp};
 use crate::recovery::PLACE_TRIES_MAX;
 use crate::versioned::load::Segments;
@@ -33,11 +33,16 @@ impl Again {
 
     /// The content of a whole record of the ring.
     pub(crate) fn of_ring(record: &Record, body: &[u8]) -> Option<Again> {
-        let (head, value) = body.split_at_checked(VersionStamp::BYTES)?;
+        let (head, mut value) = body.split_at_checked(VersionStamp::BYTES)?;
         let VersionStamp { time_ns, user_version } = VersionStamp::decode(head)?;
         let kind = match record.kind {
             RecordKind::Version => Kind::Value,
             RecordKind::VersionTombstone => Kind::Tombstone,
+            RecordKind::LargeVersion => {
+                let number = Kind::Large(u64::from_le_bytes(*value.first_chunk::<LARGE_NUMBER_BYTES>()?));
+                value = &[];
+                number
+            }
             RecordKind::VersionCommand => {
                 let about = record.key.as_u64().and_then(|about| u32::try_from(about).ok())?;
                 return Some(Again::Command(command_of(user_version, about)?, stamp(record.sequence, time_ns)));

@@ -15,12 +15,13 @@ use crate::gate::Pin;
 use crate::layout::Door;
 use crate::metadata::read_again;
 use crate::namespace::NamespaceShared;
-use crate::reader::{FindError, Reader};
+use crate::reader::{FindError, Found, Reader};
 use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io, Medium};
 use kaml_index::Key;
 use kaml_versions::{Error as Damage, SegmentAt, Versions};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A part of a segment, as whole chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +105,23 @@ impl VersionReader {
         let versions = self.shared.versions();
         let versions = versions.as_ref().ok_or(FindError::NeedIndex)?;
         Ok(look(versions, &mut |at| self.pins.push(self.reader.pin(ChunkAddr(at.get())))))
+    }
+
+    /// The namespace of its large values, which [`VersionReader::find_large`] looks into; nothing if it has none.
+    pub fn large_values(&self) -> Option<u32> {
+        let values = self.shared.values.load(Ordering::SeqCst);
+        (values != 0).then_some(values)
+    }
+
+    /// Finds the large value of a version by its number.
+    ///
+    /// # Errors
+    /// The index of [`VersionReader::large_values`] must be loaded first.
+    pub fn find_large(&self, number: u64) -> Result<Found, FindError> {
+        let Some(values) = self.large_values() else { return Ok(Found::Absent) };
+        let Some(space) = self.reader.directory().get(values) else { return Ok(Found::Absent) };
+        space.note_use();
+        self.reader.find_in(&space, values, &Key::from(number).into())
     }
 
     /// Refuses a key that the namespace does not take.

@@ -9,11 +9,13 @@
 
 use crate::command::StageError;
 use crate::core::Core;
+use crate::core::code;
 use crate::error::Error;
 use crate::first_root::FIRST_SEQUENCE_MAX;
+use crate::format::record::Record;
 use crate::layout::Door;
 use crate::space::Purpose;
-use kaml_index::FullKey;
+use kaml_index::{FullKey, Slot};
 use kaml_versions::{Kind, Timeline, Version};
 
 impl Core {
@@ -49,7 +51,7 @@ impl Core {
             let bytes = value.len() as u64;
             return Err(Error::ValueTooLarge { bytes, max, namespace: Some(namespace) }.into());
         }
-        if matches!(version.kind, Kind::Extent(_)) || version.sequence > self.log.sequence {
+        if matches!(version.kind, Kind::Extent(_) | Kind::Large(_)) || version.sequence > self.log.sequence {
             return Err(Error::MetadataDamaged("a version of a backup".to_owned()).into());
         }
         if !space.is_loaded() {
@@ -59,10 +61,43 @@ impl Core {
         let chunks = u64::from(self.log.chunks_of(value.len()));
         self.admit_data(Purpose::Put, chunks, is_overfull)?;
         self.begin_restore(namespace);
-        let record = version.record(value);
-        let Some(space) = self.spaces.get_mut(&namespace) else {
-            return Err(Error::UnknownNamespace(namespace).into());
-        };
+        self.insert_restored(namespace, version, version.record(value));
+        Ok(())
+    }
+
+    /// As [`Core::restore_version`], of a version whose value is placed ([`Core::place`]) and on flash.
+    ///
+    /// # Errors
+    /// As [`Core::restore_version`].
+    pub fn restore_large_version(&mut self, namespace: u32, version: &Version, ticket: u64) -> Result<(), StageError> {
+        self.writable()?;
+        let space = self.user_space(namespace)?;
+        space.layout.admit(namespace, Door::Versions)?;
+        if !matches!(version.kind, Kind::Value) || version.sequence > self.log.sequence {
+            return Err(Error::MetadataDamaged("a version of a backup".to_owned()).into());
+        }
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(namespace));
+        }
+        if let Some(values) = self.values_without_index(space) {
+            return Err(StageError::NeedIndex(values));
+        }
+        let is_overfull = self.buffer_is_overfull(namespace);
+        self.admit_data(Purpose::Put, 1, is_overfull)?;
+        self.begin_restore(namespace);
+        let placed = self.tickets.placed.remove(&ticket).expect("tickets come from `place`");
+        assert!(placed.done && placed.version_of == Some((namespace, version.key)));
+        let to = Slot { at: placed.at.0, len: code(placed.chunks) };
+        self.commit_value(placed.namespace, placed.key, to);
+        let number = placed.key.as_u64().expect("large values of versions have numbers");
+        let Record { value_len, value_crc, .. } = placed.record;
+        let version = Version { kind: Kind::Large(number), value_len, value_crc, ..*version };
+        self.insert_restored(namespace, &version, version.record(&[]));
+        Ok(())
+    }
+
+    fn insert_restored(&mut self, namespace: u32, version: &Version, record: Box<[u8]>) {
+        let Some(space) = self.spaces.get_mut(&namespace) else { return };
         space.shared.note_use();
         let (row, is_full) = space.change_versions(|versions| {
             versions.insert(&version.key, record);
@@ -72,7 +107,6 @@ impl Core {
         });
         self.sealing.is_wanted |= row.is_some() || is_full;
         self.versioned_mut(namespace).full_rows.extend(row);
-        Ok(())
     }
 
     /// What is inserted from now on is neither in the ring nor kept, and is not kept before the last one is inserted.

@@ -4,6 +4,7 @@
 //! Lives elsewhere:  what is done with it (the other modules of `versioned`).
 
 use super::merge_policy::MergePolicy;
+use super::values::DroppedValues;
 use crate::blocks::BlockTable;
 use crate::format::root::Stream;
 use crate::format::version::Directory;
@@ -102,6 +103,10 @@ pub(crate) struct Versioned {
     pub(crate) merge_when_low: Option<MergePolicy>,
     /// When it was last merged for that reason, or would have been.
     pub(crate) low_merge_ended: Option<Ended>,
+    /// The namespace of its large values, after there was one.
+    pub(crate) values: Option<u32>,
+    /// Large values whose versions were dropped.
+    pub(crate) dropped: DroppedValues,
     /// While opening: segments that are not restored yet.
     pub(crate) directory: Option<Directory>,
 }
@@ -122,6 +127,8 @@ pub(crate) struct KeepJob {
     pub(crate) namespace: u32,
     pub(crate) before: u64,
     pub(crate) first: BTreeMap<u32, u64>,
+    /// How many large values, whose versions were in the kept stream before, were dropped when it was captured.
+    pub(crate) dropped: u64,
     pub(crate) out: StreamWriter,
 }
 

@@ -3,7 +3,9 @@
 use super::common::{Cut, Life};
 use kaml_device::{Core, Error, FindError, StageError, VersionReader, segment_image};
 use kaml_flash::MemoryMedium;
-use kaml_versions::{Error as Damage, MergePlan, Merged, Retention, SegmentAt, Source, Versions, merge, plan_merge};
+use kaml_versions::{
+    Error as Damage, MergePlan, Merged, Retention, SegmentAt, Source, Version, Versions, merge, plan_merge,
+};
 use std::ops::Range;
 
 /// The versions of a device, read as a driver reads them.
@@ -32,6 +34,16 @@ impl Source for Reading<'_> {
         take: impl FnMut(&[u8]) -> Result<T, Damage>,
     ) -> Result<T, Error> {
         self.core.read_part(self.medium, self.namespace, at, &bytes, take)
+    }
+
+    fn large(&mut self, _: &Version, number: u64) -> Result<Option<Vec<u8>>, Error> {
+        loop {
+            match self.core.read_large(self.medium, self.namespace, number) {
+                Ok(found) => return Ok(found),
+                Err(FindError::Refused(error)) => return Err(error),
+                Err(FindError::NeedIndex) => self.core.load_large_values(self.medium, self.namespace)?,
+            }
+        }
     }
 }
 
@@ -67,8 +79,10 @@ impl Life {
         self.until(|core| core.roots_done() >= request)?;
         let is_thorough = self.core.needs_thorough_merge();
         let merged = self.merge_rows(namespace, retention, is_thorough, segments_max);
-        if !matches!(merged, Err(Stopped::Cut)) {
-            self.core.end_merge(namespace);
+        if !matches!(merged, Err(Stopped::Cut))
+            && let Some(request) = self.core.end_merge(namespace)
+        {
+            self.until(|core| core.roots_done() >= request)?;
         }
         merged
     }

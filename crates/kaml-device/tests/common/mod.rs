@@ -1,6 +1,6 @@
 //! What tests of power cuts share: the firmware on flash in memory, driven on one thread.
 
-use kaml_device::{Buffered, Core, Error, Found, Key, StageError};
+use kaml_device::{Buffered, Core, Error, Found, Key, StageError, encode_image, image_bytes};
 use kaml_flash::{AlignedBuf, Completion, Geometry, Io, Medium, MemoryMedium, Packing};
 pub(crate) use kaml_testkit::{Rng, bytes as value};
 
@@ -113,6 +113,33 @@ impl Life {
             self.background(false)?;
         }
         Ok(Ok(()))
+    }
+
+    /// Programs a large value ahead of its Put; returns its ticket.
+    #[allow(dead_code)] // not all tests put large values
+    pub(crate) fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
+        let value = (bytes, crc_fast::crc32_iscsi(bytes));
+        let mut tries = 0;
+        let ticket = loop {
+            tries += 1;
+            assert!(tries < 100_000, "a large value waits for ever: {:?}", self.core);
+            let placed = self.core.place_of(namespace, key.into()).and_then(|(at, of)| {
+                let geometry = self.medium.geometry();
+                let buf = AlignedBuf::zeroed(image_bytes(geometry, of, bytes.len()));
+                let image = encode_image(geometry, at, of, value, self.core.last_sequence(), buf);
+                self.core.place(namespace, key, image)
+            });
+            match placed {
+                Ok(ticket) => break ticket,
+                Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => return Ok(Err(error)),
+                Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("snapshots are whole"),
+                Err(StageError::Busy) => self.background(true)?,
+            }
+        };
+        while !self.core.is_placed(ticket) {
+            self.background(true)?;
+        }
+        Ok(Ok(ticket))
     }
 
     #[allow(dead_code)] // tests of other keys read in their own way

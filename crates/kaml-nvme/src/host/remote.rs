@@ -114,7 +114,7 @@ impl RemoteDevice {
         Ok(space.formats[usize::from(space.kvfc & 0xf)].value_bytes_max.get().into())
     }
 
-    /// The longest value that a namespace takes: where versions are kept, shorter ones than elsewhere. It does not change, so it is
+    /// The longest value that a namespace takes, as Identify reports it. It does not change, so it is
     /// looked up one time.
     pub(super) fn value_bytes_max_of(&self, namespace: NamespaceId) -> u64 {
         let known = || self.value_limits.lock().expect("no panics under this lock");

@@ -401,7 +401,10 @@ impl<'a> Restore<'a> {
         while !rest.is_empty() {
             let Some((namespace, version, value)) = decode_version(&mut rest) else { return Ok(false) };
             let Some(target) = self.targets.get(&namespace) else { return Ok(false) };
-            let insert = shared.visit(By::Store, |core| core.restore_version(target.id, &version, value));
+            let insert = match shared.restores_placed(target.id, &version, value) {
+                true => shared.restore_large(target.id, &version, value),
+                false => shared.visit(By::Store, |core| core.restore_version(target.id, &version, value)),
+            };
             let (core, ()) = insert.map_err(|error| named(error, target))?;
             let wakes = core.has_background();
             drop(core);

@@ -5,10 +5,12 @@
 //! Implements:       docs/ARCHITECTURE.md "Large values".
 
 use super::{By, Shared, programs_wait_for_ever};
+use crate::NamespaceId;
 use crate::error::Error;
-use crate::sync::Mutex;
-use kaml_device::{Body, Op, encode_expiring_image, expiring_image_bytes};
+use crate::sync::{Mutex, MutexGuard};
+use kaml_device::{Body, Condition, Core, Op, encode_expiring_image, expiring_image_bytes};
 use kaml_flash::{AlignedBuf, Completion};
+use kaml_versions::{Kind, Version};
 use std::sync::Arc;
 
 /// The large values of a Put, on their way to their pages.
@@ -48,7 +50,8 @@ impl Shared {
     /// Programs the large values of a Put ahead of it and replaces them by their places.
     pub(super) fn place_large(&self, by: By, ops: &mut [Op<'_>]) -> Result<Placed, Error> {
         let mut large = Placed::default();
-        let is_large = |op: &Op<'_>| op.is_large() && self.reader.places_large_first(op.namespace);
+        let is_large =
+            |op: &Op<'_>| op.stored_bytes().is_some_and(|bytes| self.reader.places_first(op.namespace, bytes));
         let is_alone = ops.iter().filter(|op| is_large(op)).count() == 1;
         for op in ops.iter_mut().filter(|op| is_large(op)) {
             let Body::Value { value, crc32c } = op.body else { unreachable!("has been checked") };
@@ -69,9 +72,16 @@ impl Shared {
                     return Err(self.refused(error));
                 }
             };
-            let bytes = expiring_image_bytes(&self.geometry, op.key, value.len(), expires);
+            let (namespace, key) = match self.visit(by, |core| core.place_of(op.namespace, op.key)) {
+                Ok((_, place)) => place,
+                Err(error) => {
+                    self.finish(large, false);
+                    return Err(error);
+                }
+            };
+            let bytes = expiring_image_bytes(&self.geometry, key, value.len(), expires);
             let (value, buf) = ((value, crc32c), self.images.take(bytes));
-            let image = encode_expiring_image(&self.geometry, op.namespace, op.key, value, after, expires, buf);
+            let image = encode_expiring_image(&self.geometry, namespace, key, value, after, expires, buf);
             let placed = self.place(by, op, image.clone(), is_alone);
             large.images.push(image);
             match placed {
@@ -124,6 +134,37 @@ impl Shared {
             self.wake_background();
         }
         Ok(ticket)
+    }
+
+    /// Whether the value of a version of a backup is placed before the version is inserted.
+    pub(crate) fn restores_placed(&self, namespace: NamespaceId, version: &Version, value: &[u8]) -> bool {
+        version.kind == Kind::Value && self.reader.places_first(namespace, value.len())
+    }
+
+    /// Inserts a version of a backup whose value is placed first.
+    pub(crate) fn restore_large(
+        &self,
+        namespace: NamespaceId,
+        version: &Version,
+        value: &[u8],
+    ) -> Result<(MutexGuard<'_, Core>, ()), Error> {
+        let body = Body::Value { value, crc32c: version.value_crc };
+        let (key, condition) = (version.key.into(), Condition::Always);
+        let mut ops = [Op { namespace, key, body, condition, expires: Default::default() }];
+        let placed = self.place_large(By::Store, &mut ops)?;
+        let Body::Placed { ticket } = ops[0].body else { unreachable!("it is large") };
+        let inserted = self.visit(By::Store, |core| core.restore_large_version(namespace, version, ticket));
+        match inserted {
+            Ok((core, ())) => {
+                drop(core);
+                self.finish(placed, true);
+                Ok((self.lock(), ()))
+            }
+            Err(error) => {
+                self.finish(placed, false);
+                Err(error)
+            }
+        }
     }
 
     /// Gives up what a Put that was not staged had placed, and takes the buffers back.

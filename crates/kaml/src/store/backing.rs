@@ -426,7 +426,7 @@ impl Backing for Device {
         Limits { value_bytes_max: info.value_bytes_max, batch_bytes_max: info.batch_bytes_max }
     }
 
-    fn value_bytes_max(&self, namespace: NamespaceId) -> u64 {
-        self.shared().lock().value_bytes_max_of(namespace)
+    fn value_bytes_max(&self, _: NamespaceId) -> u64 {
+        self.shared().lock().value_bytes_max()
     }
 }

@@ -7,9 +7,12 @@ use crate::driver::{By, Shared};
 use crate::merging::Pace;
 use crate::{Cursor, Error, Key, KeyBuf, ListPage, NamespaceId};
 use kaml_device::{
-    Body, Condition, Core, Error as CommandError, Op, SpaceReader, StageError, VersionReader, read_whole,
+    Body, Buffered, Condition, Core, Error as CommandError, Found, Op, SpaceReader, StageError, VersionReader,
+    read_whole,
 };
-use kaml_versions::{At, Error as VersionError, SegmentAt, Source, Versions, View, exists, get, list, verify, view_of};
+use kaml_versions::{
+    At, Error as VersionError, SegmentAt, Source, Version, Versions, View, exists, get, list, verify, view_of,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,6 +58,32 @@ impl Source for Reading<'_> {
             self.read_pieces(at, &bytes)?;
             Ok(take(&self.bytes).map_err(|what| read.damaged(self.namespace, what)))
         })
+    }
+
+    fn large(&mut self, version: &Version, number: u64) -> Result<Option<Vec<u8>>, Error> {
+        let Some(values) = self.reader.large_values() else { return Ok(None) };
+        if let Some(pace) = &mut self.pace {
+            pace.rest()?;
+        }
+        let mut value = Vec::new();
+        let found = self.shared.look(values, || {
+            Ok(match self.reader.find_large(number)? {
+                Found::Absent => Buffered::Absent,
+                Found::Flash(read) => Buffered::Programmed(read),
+                Found::Buffered => self.shared.lock().read_buffered(values, Key::from(number))?,
+            })
+        })?;
+        match found {
+            Buffered::Absent => return Ok(None),
+            Buffered::Value(found) => value = found,
+            Buffered::Programmed(read) => self.shared.read(&read, &mut value)?,
+        }
+        self.read_bytes += value.len();
+        // Its checksum was compared with that in its own header; another value would have another one there.
+        match value.len() == version.value_len as usize {
+            true => Ok(Some(value)),
+            false => Err(VersionError::DamagedRecord("a value of another version").into()),
+        }
     }
 }
 
