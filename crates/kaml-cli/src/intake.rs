@@ -9,7 +9,7 @@
 
 use crate::tree::{Kind, Metadata, PATH_BYTES_MAX, PIECE_BYTES, Pieces, Tree, piece_key};
 use crate::walk::Entry;
-use kaml::{Condition, ErrorClass, KeyBuf};
+use kaml::{ErrorClass, KeyBuf};
 use kaml_terminal::failure::Failure;
 use rustix::fs::{OFlags, SeekFrom, lgetxattr, llistxattr, seek};
 use rustix::io::Errno;
@@ -175,7 +175,7 @@ impl Intake<'_> {
         for _ in 0..UPLOADS_MAX {
             let upload = random();
             let marker = KeyBuf::new(&[path, b"\0", &upload.to_be_bytes()].concat()).map_err(kaml::Error::from)?;
-            self.tree.device.put_if(self.tree.namespace, (&marker).into(), b"", Condition::Always)?;
+            self.tree.put_part(&marker, b"")?;
             let stored = self.put_pieces(path, file, found, upload).and_then(|pieces| {
                 let Some(pieces) = pieces else { return Ok(None) };
                 let bytes = pieces.bytes;
@@ -218,7 +218,7 @@ impl Intake<'_> {
             let (number, count) = (pieces.bytes / PIECE_BYTES, read_full(file, &mut buffer, pieces.bytes)?);
             if count > 0 {
                 let key = piece_key(path, upload, number)?;
-                self.tree.device.put_if(self.tree.namespace, (&key).into(), &buffer[..count], Condition::Always)?;
+                self.tree.put_part(&key, &buffer[..count])?;
                 match pieces.runs.last_mut() {
                     Some((first, run)) if *first + *run == number => *run += 1,
                     _ => pieces.runs.push((number, 1)),

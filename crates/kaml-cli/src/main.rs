@@ -15,6 +15,7 @@ mod place;
 mod range;
 mod restore;
 mod secrets;
+mod shelf;
 mod store;
 mod tree;
 mod ttl;

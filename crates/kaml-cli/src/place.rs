@@ -23,7 +23,7 @@ pub trait Place: Send + Sync {
     fn set_namespace(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), Error>;
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error>;
     fn value_bytes_max(&self) -> u64;
-    /// Of a namespace: versions are shorter than other records.
+    /// Of a namespace.
     fn value_bytes_max_of(&self, namespace: NamespaceId) -> u64;
     /// Whether it cannot be reached any more.
     fn is_lost(&self) -> bool;

@@ -17,8 +17,9 @@
 
 use crate::old_tree;
 use crate::place::{self, Place};
+use crate::shelf::{Change, Shelf};
 use crate::walk;
-use kaml::{Batch, KeyBuf, KeyKind, NamespaceId, NamespaceInfo};
+use kaml::{KeyBuf, NamespaceId, NamespaceInfo};
 use kaml_terminal::failure::Failure;
 use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
@@ -210,7 +211,7 @@ pub fn metadata_key(path: &[u8]) -> Result<KeyBuf, Failure> {
 }
 
 /// The path that a key is about, and what follows the NUL byte if it has one.
-fn split(key: &[u8]) -> (&[u8], Option<&[u8]>) {
+pub fn split(key: &[u8]) -> (&[u8], Option<&[u8]>) {
     match key.iter().position(|byte| *byte == 0) {
         Some(at) => (&key[..at], Some(&key[at + 1..])),
         None => (key, None),
@@ -247,12 +248,8 @@ pub struct Node {
 }
 
 /// A tree, or the part of one below a directory.
-#[derive(Clone)]
 pub struct Tree<'a> {
-    /// The device.
-    pub device: &'a dyn Place,
-    /// The namespace.
-    pub namespace: NamespaceId,
+    records: Shelf<'a>,
     /// Of all its paths: nothing, or a path and a slash.
     prefix: Vec<u8>,
 }
@@ -263,10 +260,17 @@ pub type Take<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 impl<'a> Tree<'a> {
     /// The tree in a namespace, below a directory if one is given.
     pub fn open(device: &'a dyn Place, info: &NamespaceInfo, directory: &[u8]) -> Result<Tree<'a>, Failure> {
-        if info.keys() != KeyKind::Ordered {
-            let what = "its keys have no order; a tree of files needs a namespace made with --keys ordered";
-            return Err(Failure::Usage(format!("namespace `{}`: {what}", info.name)));
-        }
+        Tree::open_as_of(device, info, directory, None)
+    }
+
+    /// The same as it was in a snapshot of a versioned namespace.
+    pub fn open_as_of(
+        device: &'a dyn Place,
+        info: &NamespaceInfo,
+        directory: &[u8],
+        as_of: Option<u32>,
+    ) -> Result<Tree<'a>, Failure> {
+        let records = Shelf::open(device, info, as_of)?;
         let end = directory.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let mut prefix = directory[..end].to_vec();
         if !prefix.is_empty() {
@@ -278,12 +282,17 @@ impl<'a> Tree<'a> {
             }
             prefix.push(b'/');
         }
-        Ok(Tree { device, namespace: info.id, prefix })
+        Ok(Tree { records, prefix })
     }
 
     /// That of an earlier version, of which nodes with their contents are known.
     pub fn of_old(device: &'a dyn Place, namespace: NamespaceId) -> Tree<'a> {
-        Tree { device, namespace, prefix: Vec::new() }
+        Tree { records: Shelf::of_records(device, namespace), prefix: Vec::new() }
+    }
+
+    /// Stores the marker of an upload, or a piece.
+    pub fn put_part(&self, key: &KeyBuf, value: &[u8]) -> Result<(), kaml::Error> {
+        self.records.put(key, value)
     }
 
     /// The path in the tree of a path below the directory.
@@ -314,7 +323,7 @@ impl<'a> Tree<'a> {
 
     /// What is known about a path, if it exists.
     pub fn find(&self, path: &[u8]) -> Result<Option<Node>, Failure> {
-        let has_record = self.device.exists(self.namespace, (&key(&[path])?).into())?;
+        let has_record = self.records.exists(&key(&[path])?)?;
         self.look(Found { path: path.into(), has_record, has_metadata: true, is_foreign: false })
     }
 
@@ -324,7 +333,7 @@ impl<'a> Tree<'a> {
             return Err(Failure::Failed("has records that belong to no tree; --format jsonl writes them".into()));
         }
         let bytes = match found.has_metadata {
-            true => self.device.get(self.namespace, (&metadata_key(&found.path)?).into())?,
+            true => self.records.get(&metadata_key(&found.path)?)?,
             false => None,
         };
         let metadata = match (bytes.map(|bytes| Metadata::from_bytes(&bytes)).transpose()?, found.has_record) {
@@ -352,14 +361,14 @@ impl<'a> Tree<'a> {
     /// Returns the length of the whole file.
     pub fn read(&self, node: &Node, range: Range<u64>, take: &mut Take<'_>) -> Result<u64, Failure> {
         let missing = || Failure::Failed("contents are missing".into());
-        let get = |key: &KeyBuf| self.device.get(self.namespace, key.into())?.ok_or_else(missing);
+        let get = |key: &KeyBuf| self.records.get(key)?.ok_or_else(missing);
         let mut hand_over = |at: u64, bytes: &[u8]| {
             let from = range.start.saturating_sub(at).min(bytes.len() as u64) as usize;
             let to = range.end.saturating_sub(at).min(bytes.len() as u64) as usize;
             if from < to { take(at + from as u64, &bytes[from..to]) } else { Ok(()) }
         };
         match (&node.metadata.kind, &node.old) {
-            (_, Some(old)) => old.read(self.device, self.namespace, take),
+            (_, Some(old)) => old.read(self.records.device(), self.records.namespace(), take),
             (Kind::File, None) => {
                 let bytes = get(&key(&[&node.path])?)?;
                 hand_over(0, &bytes)?;
@@ -405,19 +414,18 @@ impl<'a> Tree<'a> {
 
     /// One atomic Put that makes something what a path leads to; pieces that it had before are deleted after it.
     pub fn put(&self, path: &[u8], metadata: &Metadata, contents: Option<&[u8]>) -> Result<(), kaml::Error> {
-        let of_path = KeyBuf::new(path)?;
-        let mut batch = Batch::new();
-        batch.put(self.namespace, &[path, b"\0"].concat(), &metadata.to_bytes());
+        let bytes = metadata.to_bytes();
+        let mut changes = vec![Change::put([path, b"\0"].concat(), &bytes)];
         match (contents, &metadata.kind) {
-            (Some(contents), _) => batch.put(self.namespace, &of_path, contents),
+            (Some(contents), _) => changes.push(Change::put(path.into(), contents)),
             (None, Kind::Pieces(pieces)) => {
                 // Another import that found the upload unfinished has removed this record, and then the pieces.
                 let marker = [path, b"\0", &pieces.upload.to_be_bytes()].concat();
-                batch.delete(self.namespace, &of_path).delete_if_present(self.namespace, &marker)
+                changes.extend([Change::delete(path.into()), Change::delete_existing(marker)]);
             }
-            (None, _) => batch.delete(self.namespace, &of_path),
+            (None, _) => changes.push(Change::delete(path.into())),
         };
-        self.device.write(&batch)?;
+        self.records.write(&changes)?;
         let rest = [path, b"\0\0"].concat();
         let end = [path, b"\x01"].concat();
         match &metadata.kind {
@@ -431,9 +439,7 @@ impl<'a> Tree<'a> {
 
     /// Deletes a path, whatever it leads to, and leaves what is below it.
     pub fn delete(&self, path: &[u8]) -> Result<(), kaml::Error> {
-        let mut batch = Batch::new();
-        batch.delete(self.namespace, path).delete(self.namespace, &[path, b"\0"].concat());
-        self.device.write(&batch)?;
+        self.records.write(&[Change::delete(path.into()), Change::delete([path, b"\0"].concat())])?;
         self.delete_range([path, b"\0"].concat(), [path, b"\x01"].concat())
     }
 
@@ -444,16 +450,16 @@ impl<'a> Tree<'a> {
 
     /// Deletes the records whose keys are in a range, in several atomic batches.
     pub fn delete_range(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), kaml::Error> {
-        let limit = place::batch_limit(self.device);
-        let (mut batch, mut keys) = (Batch::new(), self.keys((Bound::Included(from), Bound::Excluded(to))));
+        let limit = place::batch_limit(self.records.device()) / (2 * PATH_BYTES_MAX as u64);
+        let (mut changes, mut keys) = (Vec::new(), self.keys((Bound::Included(from), Bound::Excluded(to))));
         while let Some(key) = keys.next_key()? {
-            if place::is_full(&batch, key.as_bytes().len(), limit) {
-                self.device.write(&batch)?;
-                batch.clear();
+            if changes.len() as u64 > limit {
+                self.records.write(&changes)?;
+                changes.clear();
             }
-            batch.delete(self.namespace, &key);
+            changes.push(Change::delete(key.as_bytes().to_vec()));
         }
-        if batch.is_empty() { Ok(()) } else { self.device.write(&batch) }
+        self.records.write(&changes)
     }
 
     /// Deletes the pieces of interrupted imports, which no file has. Returns of how many files.
@@ -478,16 +484,14 @@ impl<'a> Tree<'a> {
     pub fn delete_upload(&self, path: &[u8], upload: u64, has_marker: bool) -> Result<bool, Failure> {
         let marker = key(&[path, b"\0", &upload.to_be_bytes()])?;
         if has_marker {
-            let mut batch = Batch::new();
-            batch.delete_if_present(self.namespace, &marker);
-            match self.device.write(&batch) {
+            match self.records.write(&[Change::delete_existing(marker.as_bytes().to_vec())]) {
                 Err(error) if error.is_conflict() => return Ok(false),
                 written => written?,
             }
         } else {
             // In this order: the Put that makes pieces a file deletes the marker.
-            let is_unfinished = self.device.exists(self.namespace, (&marker).into())?;
-            let file = self.device.get(self.namespace, (&metadata_key(path)?).into())?;
+            let is_unfinished = self.records.exists(&marker)?;
+            let file = self.records.get(&metadata_key(path)?)?;
             let file = file.map(|bytes| Metadata::from_bytes(&bytes)).transpose();
             let is_used = match file {
                 Ok(file) => {
@@ -529,7 +533,7 @@ impl Keys<'_> {
     fn peek(&mut self) -> Result<Option<&KeyBuf>, kaml::Error> {
         if self.page.is_empty() {
             let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
-            self.page = self.tree.device.range(self.tree.namespace, bounds, false, PAGE_KEYS)?.into();
+            self.page = self.tree.records.range(bounds, PAGE_KEYS)?.into();
             if let Some(last) = self.page.back() {
                 self.lower = Bound::Excluded(last.as_bytes().to_vec());
             }

@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Write so many bytes [default: all]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     length: Option<u64>,
+    /// As it was in this snapshot of a versioned namespace
+    #[arg(long, value_name = "VERSION")]
+    as_of: Option<u32>,
 }
 
 impl Arguments {
@@ -41,7 +44,7 @@ impl Arguments {
         interrupt::ends_it(String::new())?;
         let device = self.device.open_to_read()?;
         let info = store::namespace(&*device, &self.namespace)?;
-        let tree = Tree::open(&*device, &info, b"")?;
+        let tree = Tree::open_as_of(&*device, &info, b"", self.as_of)?;
         let path = self.file.as_bytes();
         let name = shown(as_path(path));
         let node = tree.find(path)?;

@@ -6,13 +6,14 @@ use crate::interrupt::{self, Interrupt};
 use crate::moment::Moment;
 use crate::place::Place;
 use crate::restore::{self, Restore};
+use crate::shelf::Shelf;
 use crate::store::{self, PlaceArgument};
 use crate::tree::{Found, Kind, Node, Tree};
 use crate::walk::shown;
 use crate::whole::{self, WholeFile};
 use crate::{keys, old_tree, output, parallel, size};
 use clap::{Args, ValueEnum};
-use kaml::{KeyBuf, KeyKind, NamespaceId, NamespaceInfo};
+use kaml::{KeyBuf, KeyKind, NamespaceId, NamespaceInfo, NamespaceKind};
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -53,6 +54,9 @@ pub struct Arguments {
     /// Output format [default: a tree if the namespace has one and the target is not standard output]
     #[arg(long, value_enum)]
     format: Option<Format>,
+    /// The tree as it was in this snapshot of a versioned namespace
+    #[arg(long, value_name = "VERSION")]
+    as_of: Option<u32>,
     /// Files belong to the user that runs this, also as root
     #[arg(long)]
     no_owner: bool,
@@ -129,7 +133,7 @@ impl Arguments {
         let info = store::namespace(&*device, &self.namespace)?;
         let format = match self.format {
             Some(format) => format,
-            None if !self.prefix.is_empty() => Format::Tree,
+            None if !self.prefix.is_empty() || self.as_of.is_some() => Format::Tree,
             None if !to_stdout && self.is_tree(&*device, &info)? => Format::Tree,
             None => Format::Jsonl,
         };
@@ -137,8 +141,8 @@ impl Arguments {
         if format == Format::Tree && to_stdout {
             return Err(Failure::Usage("a tree cannot be written to standard output; --format jsonl can".into()));
         }
-        if format == Format::Jsonl && !self.prefix.is_empty() {
-            return Err(Failure::Usage("--prefix is for trees".into()));
+        if format == Format::Jsonl && (!self.prefix.is_empty() || self.as_of.is_some()) {
+            return Err(Failure::Usage("--prefix and --as-of are for trees".into()));
         }
         match format {
             Format::Tree => self.tree(&*device, &stop, &mut report)?,
@@ -183,6 +187,9 @@ impl Arguments {
 
     /// Whether a namespace begins with a path that has metadata, or is that of a tree of an earlier version.
     fn is_tree(&self, device: &dyn Place, info: &NamespaceInfo) -> Result<bool, Failure> {
+        if let NamespaceKind::Versions(KeyKind::Bytes, _) = info.kind {
+            return Ok(Shelf::open(device, info, self.as_of)?.holds_tree()?);
+        }
         if info.keys() != KeyKind::Ordered {
             return Ok(old_metadata_of(device, info)?.is_some());
         }
@@ -198,7 +205,7 @@ impl Arguments {
         };
         let tree = match old {
             Some(_) => Tree::of_old(device, info.id),
-            None => Tree::open(device, &info, self.prefix.as_bytes())?,
+            None => Tree::open_as_of(device, &info, self.prefix.as_bytes(), self.as_of)?,
         };
         if std::fs::metadata(&self.target).is_ok_and(|found| !found.is_dir()) {
             let text = format!("{}: is no directory; --format jsonl writes to files", shown(&self.target));

@@ -38,7 +38,7 @@ const LINE_BYTES: u64 = 1 << 16;
   kaml import data.kaml records.jsonl --namespace notes
   zcat dump.jsonl.gz | kaml import data.kaml - --namespace notes --batch 1000
 
-A directory goes into a namespace with --keys ordered, made if it is missing. Each file is stored under its path: `kaml ls` lists them, \
+A directory goes into a namespace with --keys ordered, made if it is missing, or into one with --versioned, which keeps earlier states. Each file is stored under its path: `kaml ls` lists them, \
 `kaml cat` and `kaml get` read them, `kaml export` restores them. A file becomes visible by one atomic Put (larger than 256 KiB: pieces first). \
 Importing again replaces files. Files that no longer exist are kept, or deleted with --delete. \
 The device itself and sockets are left out, and named on standard error. Paths that cannot be read, or that are longer than 1007 bytes, are named, too; \
@@ -395,11 +395,8 @@ fn at(source: &Path, failure: Failure) -> Failure {
 fn check_tree(found: &[NamespaceInfo], name: &str) -> Result<(), Failure> {
     let find = |name: &str| found.iter().find(|info| info.name == name);
     match find(name) {
-        Some(NamespaceInfo { kind: NamespaceKind::Versions(..), .. }) => Err(Failure::Usage(format!(
-            "namespace `{name}` keeps versions. A directory needs a namespace that takes paths as keys, and those that keep versions take keys of \
-             at most 16 bytes. Import into a name that is not in use (--namespace): it is made. To keep earlier states, import each one below a \
-             --prefix of its own, or use `kaml backup`"
-        ))),
+        // Records are under digests of their keys there.
+        Some(NamespaceInfo { kind: NamespaceKind::Versions(KeyKind::Bytes, _), .. }) => Ok(()),
         Some(info) if info.keys() != KeyKind::Ordered => {
             let what = match find(&super::export::old_metadata(name)) {
                 Some(_) => "holds a tree of an earlier version: `kaml export` it, and import it into another namespace",

@@ -36,6 +36,9 @@ pub struct Arguments {
     /// Show everything below, too
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// As it was in this snapshot of a versioned namespace
+    #[arg(long, value_name = "VERSION")]
+    as_of: Option<u32>,
     /// One JSON object on each line
     #[arg(long)]
     json: bool,
@@ -47,8 +50,9 @@ impl Arguments {
         let device = self.device.open_to_read()?;
         let info = store::namespace(&*device, &self.namespace)?;
         let path = self.file.as_bytes();
-        let tree = Tree::open(&*device, &info, path)?;
-        let node = if path.is_empty() { None } else { Tree::open(&*device, &info, b"")?.find(tree.directory())? };
+        let tree = Tree::open_as_of(&*device, &info, path, self.as_of)?;
+        let whole = Tree::open_as_of(&*device, &info, b"", self.as_of)?;
+        let node = if path.is_empty() { None } else { whole.find(tree.directory())? };
         if let Some(node) = node.as_ref().filter(|node| node.metadata.kind != Kind::Directory) {
             return self.show(&tree, &node.path, Some(node));
         }

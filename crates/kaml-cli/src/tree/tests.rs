@@ -1,7 +1,7 @@
 //! Tests of `tree`, with a device in memory.
 
 use super::*;
-use kaml::{CreateOptions, Device, NamespaceOptions};
+use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
 use kaml_testkit::Rng;
 
 /// With an ordered namespace.
