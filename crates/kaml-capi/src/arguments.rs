@@ -211,7 +211,7 @@ pub(crate) struct Limits {
 }
 
 /// Bytes of the ring that a record takes at least.
-const RECORD_RING_BYTES: u64 = 40;
+const RECORD_RING_BYTES: u64 = 24;
 
 impl Limits {
     pub(crate) fn of(device: &Device) -> Limits {

@@ -308,7 +308,7 @@ fn read_slice(medium: &dyn Medium, block: u32, slice: &[Extent]) -> Result<Vec<E
 
 fn look_at(bytes: &[u8]) -> Examined {
     let Some(record) = RecordHeader::check(bytes) else { return Examined::BadHeader };
-    let stored = bytes.get(RecordHeader::BYTES..record.page_bytes());
+    let stored = bytes.get(record.stored_range());
     let key = stored.and_then(|stored| record.full_key(stored));
     let long = key.filter(|key| !key.long_bytes().is_empty()).map(|key| key.long_bytes().into());
     let value_bytes = stored.and_then(|stored| record.own_value_bytes(stored)).unwrap_or(0) as u64;

@@ -33,7 +33,7 @@ impl Core {
         }
         let has_moved = self.cluster(read.namespace(), read, bytes)?;
         if has_moved && let Some(budget) = &mut self.collector.clustering {
-            budget.moved += u64::from(self.log.chunks_of(read.bytes - RecordHeader::BYTES));
+            budget.moved += u64::from(self.log.chunks_of(read.bytes));
         }
         Ok(has_moved)
     }
@@ -50,7 +50,7 @@ impl Core {
         let space = self.known_space(namespace)?;
         let key = space.layout.indexed(read.full_key());
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(namespace)) };
-        let chunks = self.log.chunks_of(record.value_len as usize);
+        let chunks = self.log.chunks_of(record.page_bytes());
         let from = Slot { at: read.at.0, len: code(chunks) };
         if index.get(&key) != Some(from) {
             return Ok(false);

@@ -16,7 +16,7 @@ use crate::clock::DeviceClock;
 use crate::collector::Collector;
 use crate::error::Error;
 use crate::format::journal::Change;
-use crate::format::record::RecordHeader;
+use crate::format::record::{RecordHeader, record_bytes};
 use crate::format::root::Root;
 use crate::gate::BlockGate;
 use crate::growth::Growth;
@@ -37,7 +37,7 @@ use crate::tickets::Tickets;
 use crate::versioned::state::Sealing;
 use crate::writers::Writers;
 use kaml_flash::{Completion, Geometry, Io, IoId, MediumError};
-use kaml_index::{DenseLayout, FullKey, HashLayout, KeyKind, LenCode, Slot};
+use kaml_index::{DenseLayout, FullKey, HashLayout, Key, KeyKind, LenCode, Slot};
 use kaml_ordered::OrderedLayout;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -524,7 +524,7 @@ impl Core {
                 IndexLayout::Exact(kaml_index::IndexLayout::Hash(HashLayout { keys, addr_bits }))
             }
             Layout::Blocks(blocks) => {
-                let len = code(self.log.chunks_of(blocks.unit_bytes as usize));
+                let len = code(self.log.chunks_of(record_bytes(&Key::from(0), blocks.unit_bytes as usize)));
                 let layout = DenseLayout { key_count: blocks.unit_count(), addr_bits, len };
                 IndexLayout::Exact(kaml_index::IndexLayout::Dense(layout))
             }
@@ -566,7 +566,7 @@ pub fn buffer_bytes_max(geometry: &Geometry) -> u64 {
 /// Largest value that a device of this shape takes.
 pub(crate) fn value_bytes_max(geometry: &Geometry) -> u64 {
     let code_max = u64::from(LenCode::LAST.chunks_max()) * u64::from(geometry.chunk_bytes);
-    (geometry.block_bytes().min(code_max) - RecordHeader::BYTES as u64).min(u64::from(u32::MAX))
+    (geometry.block_bytes().min(code_max) - RecordHeader::BYTES_MAX as u64).min(u64::from(u32::MAX))
 }
 
 /// The length code of a record that fits a block.

@@ -1,5 +1,6 @@
 //! The errors of commands that cannot be executed.
 
+use crate::format::record::NAMESPACE_MAX;
 use kaml_flash::{ChunkAddr, MediumError};
 use kaml_index::{Key, KeyBuf, KeyError, NoAddressSpace};
 
@@ -42,6 +43,9 @@ pub enum Error {
         /// What it may take.
         max: usize,
     },
+    /// All numbers of namespaces were given: those of deleted ones are not given again.
+    #[error("the device has given all its {NAMESPACE_MAX} namespace numbers; restore a backup of it into a new device")]
+    NamespaceNumbersUsed,
     /// A key that no namespace, or not this one, takes.
     #[error("{0}")]
     Key(#[from] KeyError),

@@ -140,14 +140,14 @@ impl Core {
     /// When the record in this place expires, if it is in a write buffer; else 0.
     pub(crate) fn expiry_in_buffer(&self, slot: Slot) -> u64 {
         let (block, start) = self.log.geometry.split(ChunkAddr(slot.at));
-        let mut head = [0; RecordHeader::BYTES];
+        let mut head = [0; RecordHeader::BYTES_MAX];
         if !self.log.writers.read(block.0, start, &mut head) {
             return 0;
         }
         let Some(record) = RecordHeader::check(&head) else { return 0 };
         let mut bytes = vec![0; record.page_bytes()];
         let is_whole = self.log.writers.read(block.0, start, &mut bytes);
-        let time = record.expires(&bytes[RecordHeader::BYTES..]);
+        let time = record.expires(&bytes[record.header_bytes()..]);
         time.filter(|_| is_whole).unwrap_or(0)
     }
 

@@ -252,7 +252,7 @@ impl Core {
         let Some(index) = &space.index else {
             return self.without_index(block, extent, record.namespace);
         };
-        let value = bytes.get(RecordHeader::BYTES..record.page_bytes());
+        let value = bytes.get(record.stored_range());
         // Of a damaged record, it may not be what it was: the record is not found then, and stays.
         let key = value.and_then(|value| record.full_key(value)).unwrap_or(record.key.into());
         let key = space.layout.indexed(key);

@@ -6,7 +6,7 @@
 #[cfg(doc)]
 use crate::Core;
 use crate::format::crc32c_append;
-use crate::format::record::{EXPIRES_MAX, EXPIRY_BYTES, Record, RecordHeader, RecordKind, suffix_bytes, trailer};
+use crate::format::record::{EXPIRES_MAX, EXPIRY_BYTES, Form, Record, RecordHeader, RecordKind, suffix_bytes, trailer};
 use crc_fast::{CrcAlgorithm, Digest};
 use kaml_flash::{AlignedBuf, Geometry};
 use kaml_index::FullKey;
@@ -25,9 +25,10 @@ pub fn expiring_image_bytes<'a>(
     expires: u64,
 ) -> usize {
     let expiry_bytes = if expires == 0 { 0 } else { EXPIRY_BYTES };
-    let value_bytes = value_bytes + expiry_bytes + suffix_bytes(&key.into());
+    let key = key.into();
+    let value_bytes = value_bytes + expiry_bytes + suffix_bytes(&key);
     let unit = (geometry.page_bytes * geometry.pages_per_program) as usize;
-    (RecordHeader::BYTES + value_bytes).next_multiple_of(unit)
+    (Form::Long.header_bytes(key.key()) + value_bytes).next_multiple_of(unit)
 }
 
 /// Encodes a large record as whole program units, ready for [`crate::Core::place`]. Done outside any lock, into a buffer with
@@ -60,17 +61,19 @@ pub fn encode_expiring_image<'a>(
     let expires = if expires > EXPIRES_MAX { 0 } else { expires };
     image.set_len(expiring_image_bytes(geometry, key, value.len(), expires));
     let suffix = trailer(expires, &key);
+    let value_len = value.len() + suffix.len();
     let record = Record {
         namespace,
         key: *key.key(),
         kind: if expires == 0 { RecordKind::Value } else { RecordKind::Expiring },
-        value_len: (value.len() + suffix.len()) as u32,
+        value_len: value_len as u32,
         value_crc: crc32c_append(value_crc, &suffix),
         // Its place in the order is not known before its ring entry. A scan takes it for newer than all that were staged
         // before its Put began, whenever their pages were programmed.
         sequence: after,
+        form: Form::Long,
     };
-    let (head, rest) = image.split_at_mut(RecordHeader::BYTES);
+    let (head, rest) = image.split_at_mut(record.header_bytes());
     head.copy_from_slice(&RecordHeader::encode(&record));
     let (body, rest) = rest.split_at_mut(value.len());
     body.copy_from_slice(value);

@@ -34,7 +34,7 @@ impl Core {
         let key = *key.into().key();
         self.writable()?;
         let record = RecordHeader::check(&image).expect("an encoded record");
-        let chunks = self.log.chunks_of(record.value_len as usize);
+        let chunks = self.log.chunks_of(record.page_bytes());
         let value_max = self.value_bytes_max();
         if u64::from(record.value_len) > value_max {
             return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max, namespace: None }.into());
@@ -56,7 +56,7 @@ impl Core {
         let at = self
             .place_image(Class::Direct, namespace, chunks, (&image, id), floor)
             .map_err(|NoBlock| self.no_block_for(Purpose::Large))?;
-        let stored = &image[RecordHeader::BYTES..record.page_bytes()];
+        let stored = &image[record.stored_range()];
         let expires = record.expires(stored).expect("an encoded record");
         let ticket = Ticket { namespace, key, version_of, image, record, expires, chunks, at, done: false };
         self.tickets.placed.insert(id, ticket);

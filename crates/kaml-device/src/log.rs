@@ -8,7 +8,6 @@
 use crate::blocks::BlockTable;
 use crate::counters::Counters;
 use crate::format::journal::Change;
-use crate::format::record::RecordHeader;
 use crate::format::root::{Root, Run};
 use crate::in_flight::{InFlight, Pending};
 use crate::journal::Journal;
@@ -134,9 +133,9 @@ impl Log {
         }
     }
 
-    /// Chunks of a record with a value of this many bytes.
-    pub(crate) fn chunks_of(&self, value_bytes: usize) -> u32 {
-        (RecordHeader::BYTES + value_bytes).div_ceil(self.geometry.chunk_bytes as usize) as u32
+    /// Chunks of a record of this many bytes, its header included.
+    pub(crate) fn chunks_of(&self, record_bytes: usize) -> u32 {
+        record_bytes.div_ceil(self.geometry.chunk_bytes as usize) as u32
     }
 
     pub(crate) fn block_of(&self, at: u64) -> u32 {

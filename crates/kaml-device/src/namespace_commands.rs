@@ -7,6 +7,7 @@
 use crate::command::StageError;
 use crate::core::Core;
 use crate::error::Error;
+use crate::format::record::NAMESPACE_MAX;
 use crate::format::root::{NamespaceRoot, Run};
 use crate::index::IndexWriter;
 use crate::layout::Layout;
@@ -105,6 +106,9 @@ impl Core {
         }
         self.check_room_for_namespace(name.len(), options.logs.len())?;
         let id = self.catalog.next_id;
+        if id > NAMESPACE_MAX {
+            return Err(Error::NamespaceNumbersUsed);
+        }
         let index = match layout {
             Layout::Versions(_) => None,
             Layout::Records(_) | Layout::Blocks(_) => Some(IndexWriter::new(self.index_layout(layout), self.seed(id))?),

@@ -7,7 +7,7 @@
 use crate::command::StageError;
 use crate::core::Core;
 use crate::format::range::KeyRange;
-use crate::format::record::{RANGE_KEY, RING_ALIGN, Record, RecordHeader, RecordKind};
+use crate::format::record::{Form, RANGE_KEY, RING_ALIGN, Record, RecordHeader, RecordKind};
 use crate::layout::Door;
 use crate::ring::Staged;
 use crate::space::Purpose;
@@ -42,7 +42,7 @@ impl Core {
         }
         let count = index.count(range).saturating_add_signed(uncommitted.values().sum());
         let body = range.encode();
-        let ring_bytes = (RecordHeader::BYTES + body.len()).next_multiple_of(RING_ALIGN);
+        let ring_bytes = (Form::Long.header_bytes(&RANGE_KEY) + body.len()).next_multiple_of(RING_ALIGN);
         self.admit_data(Purpose::Delete, 0, false)?;
         self.admit_to_ring(ring_bytes, 1)?;
         self.log.sequence += 1;
@@ -53,6 +53,7 @@ impl Core {
             value_len: body.len() as u32,
             value_crc: 0,
             sequence: self.log.sequence,
+            form: Form::Long,
         };
         let header = RecordHeader::encode(&record);
         self.log.ring.stage(&header, [&body, &[], &[]], Staged::range(namespace, range.clone()));

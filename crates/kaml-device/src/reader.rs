@@ -409,7 +409,7 @@ impl FlashRead {
     /// When the record expires, in milliseconds since 1970, 0 for never, if these bytes are it.
     pub fn expires(&self, bytes: &[u8]) -> u64 {
         let Some(record) = RecordHeader::check(bytes) else { return 0 };
-        let stored = bytes.get(RecordHeader::BYTES..record.page_bytes());
+        let stored = bytes.get(record.stored_range());
         stored.and_then(|stored| record.expires(stored)).unwrap_or(0)
     }
 
@@ -425,7 +425,7 @@ impl FlashRead {
         if record.namespace != self.namespace || record.key != *self.key.key() || !record.kind.is_value() {
             return Err(corrupt("another record is in its place"));
         }
-        let range = RecordHeader::BYTES..record.page_bytes();
+        let range = record.stored_range();
         if range.end > bytes.len() {
             return Err(corrupt("its length does not match the index"));
         }
@@ -469,7 +469,7 @@ impl Core {
         let at = ChunkAddr(slot.at);
         let (block, start) = self.log.geometry.split(at);
         let read = |bytes| FlashRead::new(at, bytes, namespace, key, self.gate().pin(at));
-        let mut head = [0; RecordHeader::BYTES];
+        let mut head = [0; RecordHeader::BYTES_MAX];
         if !self.log.writers.read(block.0, start, &mut head) {
             let end = (start + slot.len.chunks_max()).min(self.log.geometry.chunks_per_block());
             let bytes = ((end - start) * self.log.geometry.chunk_bytes) as usize;

@@ -428,19 +428,20 @@ impl Core {
 
     /// As [`Core::is_in_place`], by one read.
     fn reads_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> Result<bool, MediumError> {
-        let chunks = self.log.chunks_of(record.value_len as usize);
+        let bytes = record.named_bytes();
+        let chunks = self.log.chunks_of(bytes);
         let (block, start) = self.log.geometry.split(ChunkAddr(at));
         let per_page = self.log.geometry.chunks_per_page();
         if start + chunks > self.log.geometry.chunks_per_block() || !start.is_multiple_of(per_page) {
             return Ok(false);
         }
-        let bytes = RecordHeader::BYTES + record.value_len as usize;
         let mut io = Io::Read { at: ChunkAddr(at), into: AlignedBuf::zeroed(bytes) };
         medium.execute(&mut io)?;
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
         let found = RecordHeader::check(&into);
         let same = |r: &Record| (r.namespace, r.key, r.value_crc) == (record.namespace, record.key, record.value_crc);
-        if !found.is_some_and(|r| same(&r)) || crc_fast::crc32_iscsi(&into[RecordHeader::BYTES..]) != record.value_crc {
+        let is_whole = |r: &Record| crc_fast::crc32_iscsi(&into[r.header_bytes()..]) == record.value_crc;
+        if !found.is_some_and(|r| same(&r) && r.page_bytes() == bytes && is_whole(&r)) {
             return Ok(false);
         }
         // As collection will read them: an entry that an erase left behind looks like the one that is missing, but for its sequence.
@@ -481,8 +482,7 @@ impl Core {
             RecordKind::Value | RecordKind::Expiring => Some(self.place_again(medium, record, body)?),
             RecordKind::Mapping | RecordKind::ExpiringMapping => {
                 let at = self.mapped_at(record, body)?;
-                let chunks = self.log.chunks_of(record.value_len as usize);
-                Some(Slot { at, len: code(chunks) })
+                Some(Slot { at, len: code(self.log.chunks_of(record.named_bytes())) })
             }
         };
         let key = key.unwrap_or(record.key.into());
@@ -520,7 +520,7 @@ impl Core {
     }
 
     fn place_again(&mut self, medium: &dyn Medium, record: &Record, value: &[u8]) -> Result<Slot, Error> {
-        let chunks = self.log.chunks_of(value.len());
+        let chunks = self.log.chunks_of(record.page_bytes());
         let header = RecordHeader::encode(record);
         let turn = u64::from(self.log.geometry.chunks_per_page()) * 64;
         let log_count = self.log.geometry.die_count();

@@ -50,7 +50,7 @@ impl Core {
     fn missing_index(&self, block: u32) -> Option<u32> {
         let extents = self.log.writers.unprogrammed_records(block).unwrap_or_default();
         extents.into_iter().find_map(|extent| {
-            let mut head = [0; RecordHeader::BYTES];
+            let mut head = [0; RecordHeader::BYTES_MAX];
             assert!(self.log.writers.read(block, extent.start, &mut head), "buffers are kept until programmed");
             let record = RecordHeader::check(&head).expect("records in buffers are whole");
             let is_loaded = self.spaces.get(&record.namespace).is_none_or(|space| space.is_loaded());
@@ -99,9 +99,7 @@ impl Core {
             let parts = [&bytes[..record.page_bytes()], &[], &[]];
             let at = self.log.append(log, class, floor, extent.chunk_count, parts, frame);
             let at = at.expect("blocks were ready");
-            let key = record
-                .full_key(&bytes[RecordHeader::BYTES..record.page_bytes()])
-                .expect("records in buffers are whole");
+            let key = record.full_key(&bytes[record.stored_range()]).expect("records in buffers are whole");
             self.rehomed(record.namespace, key, from, Slot { at: at.0, len: from.len }, &moves);
         }
         for id in tickets {

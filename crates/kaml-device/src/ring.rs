@@ -243,12 +243,7 @@ impl CommitRing {
 
     /// Appends a record to the staging frame, which has room for it: its header, what the frame's checksum covers, and what has a checksum
     /// of its own, a value and its suffix.
-    pub(crate) fn stage(
-        &mut self,
-        header: &[u8; RecordHeader::BYTES],
-        [head, value, suffix]: [&[u8]; 3],
-        staged: Staged,
-    ) {
+    pub(crate) fn stage(&mut self, header: &[u8], [head, value, suffix]: [&[u8]; 3], staged: Staged) {
         let staging = &mut self.staging;
         let begin = staging.len;
         let mut at = begin;
@@ -496,7 +491,7 @@ pub(crate) fn frame_bytes_max(geometry: &Geometry) -> usize {
 /// This many sequences at most are used after those that the present root reports: more than a ring has records, for of Puts that find
 /// no room the sequences are gone.
 pub(crate) fn sequences_ahead_max(geometry: &Geometry) -> u64 {
-    2 * geometry.ring_bytes / RecordHeader::BYTES as u64
+    2 * geometry.ring_bytes / RecordHeader::RING_BYTES_MIN as u64
 }
 
 /// The payload of a mapping record.

@@ -411,7 +411,7 @@ mod tests {
             let Io::Read { into, .. } = io else { unreachable!("still a read") };
             let record = crate::format::record::RecordHeader::check(&into).unwrap();
             assert_eq!(record.key, Key::from(key));
-            Some(into[crate::format::record::RecordHeader::BYTES..record.page_bytes()].to_vec())
+            Some(into[record.stored_range()].to_vec())
         }
     }
 
@@ -538,8 +538,9 @@ mod tests {
                 ..record(&data[at..])
             };
             let forged = Record { key: Key::from(1), ..forged };
-            data[at..][..RecordHeader::BYTES].copy_from_slice(&RecordHeader::encode(&forged));
-            data[at + RecordHeader::BYTES..][..6].copy_from_slice(b"forged");
+            let header = RecordHeader::encode(&forged);
+            data[at..][..header.len()].copy_from_slice(&header);
+            data[at + header.len()..][..6].copy_from_slice(b"forged");
             if is_untagged {
                 untag(&mut oob[at / 4096 * 32..][..32]);
             }

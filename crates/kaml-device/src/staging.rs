@@ -10,8 +10,8 @@ use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::crc32c_append;
 use crate::format::record::{
-    EXPIRY_BYTES, LARGE_NUMBER_BYTES, MAPPING_BYTES, RING_ALIGN, Record, RecordHeader, RecordKind, suffix,
-    suffix_bytes, trailer,
+    EXPIRY_BYTES, Form, LARGE_NUMBER_BYTES, MAPPING_BYTES, RING_ALIGN, Record, RecordHeader, RecordKind, record_bytes,
+    suffix, suffix_bytes, trailer,
 };
 use crate::format::version::VersionStamp;
 use crate::index::IndexWriter;
@@ -179,7 +179,7 @@ impl Core {
             let space = &self.spaces[&op.namespace];
             match (op.body, space.layout) {
                 (Body::Value { value, .. }, Layout::Records(_) | Layout::Blocks(_)) => {
-                    Some(self.log.chunks_of(stored_bytes(space, op, value)))
+                    Some(self.log.chunks_of(record_bytes(op.key.key(), stored_bytes(space, op, value))))
                 }
                 (Body::Value { .. }, Layout::Versions(_)) | (Body::Placed { .. } | Body::Delete, _) => None,
             }
@@ -198,26 +198,27 @@ impl Core {
             let payload = match op.body {
                 Body::Value { value, .. } => {
                     let bytes = stored_bytes(space, op, value);
-                    chunks += u64::from(self.log.chunks_of(bytes));
+                    chunks += u64::from(self.log.chunks_of(record_bytes(op.key.key(), bytes)));
                     bytes
                 }
                 Body::Placed { .. } if space.versioned.is_some() => {
                     chunks += 1; // of the version, in a segment
-                    RecordHeader::BYTES + MAPPING_BYTES + LARGE_NUMBER_BYTES + RING_ALIGN
+                    RecordHeader::BYTES_MAX + MAPPING_BYTES + LARGE_NUMBER_BYTES + RING_ALIGN
                 }
                 Body::Placed { .. } => MAPPING_BYTES + EXPIRY_BYTES + suffix_bytes(&op.key),
                 Body::Delete => suffix_bytes(&op.key),
             };
-            let payload = match space.versioned {
+            let bytes = match space.versioned {
                 // Deletes are versions too, with room of their own.
                 Some(_) => {
                     tombstones += u64::from(matches!(op.body, Body::Delete));
                     is_overfull |= self.buffer_is_overfull(op.namespace);
-                    VersionStamp::BYTES + payload
+                    Form::Long.header_bytes(op.key.key()) + VersionStamp::BYTES + payload
                 }
-                None => payload,
+                None if matches!(op.body, Body::Placed { .. }) => Form::Long.header_bytes(op.key.key()) + payload,
+                None => record_bytes(op.key.key(), payload),
             };
-            ring_bytes += (RecordHeader::BYTES + payload).next_multiple_of(RING_ALIGN);
+            ring_bytes += bytes.next_multiple_of(RING_ALIGN);
         }
         let max = self.log.ring.payload_bytes_max();
         if ring_bytes > max {
@@ -262,6 +263,7 @@ impl Core {
             value_len: 0,
             value_crc: 0,
             sequence: self.log.sequence,
+            form: Form::Long,
         };
         // What the ring or the pages have in addition to header and value: the time of expiry, the suffix of a long key, the place of a large value.
         let mut extra: Vec<u8>;
@@ -271,6 +273,7 @@ impl Core {
                 expires = 0;
                 extra = suffix(&indexed);
                 record.value_len = extra.len() as u32;
+                record.form = Form::of(&record.key, extra.len());
                 header = RecordHeader::encode(&record);
                 ([&extra, &[], &[]], None)
             }
@@ -278,6 +281,7 @@ impl Core {
                 extra = trailer(expires, &op.key);
                 record.kind = if expires == 0 { RecordKind::Value } else { RecordKind::Expiring };
                 record.value_len = (value.len() + extra.len()) as u32;
+                record.form = Form::of(&record.key, value.len() + extra.len());
                 record.value_crc = if extra.is_empty() { crc32c } else { crc32c_append(crc32c, &extra) };
                 header = RecordHeader::encode(&record);
                 let at = self.place_record(&record, &indexed, [&header, value, &extra])?;
@@ -287,7 +291,7 @@ impl Core {
                 let placed = &self.tickets.placed[&ticket];
                 let sequence = suffix_bytes(&indexed) as u64;
                 expires = placed.expires;
-                record = Record { kind: placed.record.kind.mapping(), sequence, ..placed.record };
+                record = Record { kind: placed.record.kind.mapping(), sequence, form: Form::Long, ..placed.record };
                 header = RecordHeader::encode(&record);
                 extra = ring::mapping_payload(placed.at).to_vec();
                 extra.extend_from_slice(&trailer(expires, &indexed));
@@ -324,7 +328,7 @@ impl Core {
 
     /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
     fn place_record(&mut self, record: &Record, key: &FullKey<'_>, parts: [&[u8]; 3]) -> Result<Slot, NoBlock> {
-        let chunks = self.log.chunks_of(record.value_len as usize);
+        let chunks = self.log.chunks_of(record.page_bytes());
         let turn = u64::from(self.log.geometry.chunks_per_page()) * 64;
         let log_count = self.log.geometry.die_count();
         let class = self.class_of_put(record.namespace, key);

@@ -13,7 +13,7 @@
 use crate::command::{Body, Condition, Op, StageError};
 use crate::core::Core;
 use crate::error::Error;
-use crate::format::record::{RING_ALIGN, RecordHeader};
+use crate::format::record::{RING_ALIGN, record_bytes};
 use crate::layout::{BlockOptions, Door, Span};
 use crate::reader::{Buffered, FindError, FlashRead, Found, Reader};
 use crate::ring::Staged;
@@ -88,7 +88,7 @@ impl Core {
 }
 
 fn unit_ring_bytes(options: &BlockOptions) -> usize {
-    (RecordHeader::BYTES + options.unit_bytes as usize).next_multiple_of(RING_ALIGN)
+    record_bytes(&Key::from(0), options.unit_bytes as usize).next_multiple_of(RING_ALIGN)
 }
 
 impl Reader {

@@ -543,6 +543,6 @@ fn has_lone(seed: u64) -> bool {
 fn records_that_fill(geometry: &Geometry, value_bytes: u64, percent: u64) -> u64 {
     let blocks = u64::from(geometry.block_count()).saturating_sub(8 + 5 * u64::from(geometry.die_count()));
     let chunk = u64::from(geometry.chunk_bytes);
-    let record = (value_bytes + 40).next_multiple_of(chunk) + chunk / 2;
+    let record = (value_bytes + 28).next_multiple_of(chunk) + chunk / 2;
     (blocks * geometry.block_bytes() * percent / 100 / record).max(4)
 }

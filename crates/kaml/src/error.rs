@@ -75,6 +75,9 @@ pub enum Error {
         /// Bytes that it may take.
         max: usize,
     },
+    /// All numbers of namespaces were given: those of deleted ones are not given again. There are 2^31-1.
+    #[error("the device has given all its namespace numbers; restore a backup of it into a new device")]
+    NamespaceNumbersUsed,
     /// Options that no versioned namespace can have on this device.
     #[error("invalid options for a versioned namespace: {0}")]
     BadVersionOptions(String),

@@ -382,7 +382,7 @@ pub struct DeviceInfo {
     pub flash_bytes: u64,
     /// Bytes that the device takes of its file or block device; nothing for one in memory.
     pub file_bytes: Option<u64>,
-    /// Bytes that records, with 40 bytes for each and whole chunks, may take now. Indexes that grow make it less.
+    /// Bytes that records, with their headers and in whole chunks, may take now. Indexes that grow make it less.
     pub usable_bytes: u64,
     /// Bytes of the file or block device up to which it grows by itself when it runs low on space; nothing if it does not.
     pub grows_up_to_bytes: Option<u64>,

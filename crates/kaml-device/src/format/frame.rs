@@ -159,10 +159,10 @@ impl Frame {
         for _ in 0..self.record_count {
             let header = payload.get(at..)?;
             let record = RecordHeader::check(header)?;
-            let start = at + RecordHeader::BYTES;
+            let start = at + record.header_bytes();
             let body = payload.get(start..start.checked_add(record.ring_payload_bytes())?)?;
             let (checked, value) =
-                payload[at..start + body.len()].split_at(RecordHeader::BYTES + record.ring_head_bytes());
+                payload[at..start + body.len()].split_at(record.header_bytes() + record.ring_head_bytes());
             crc = crc32c_append(crc, checked);
             let has_value = record.kind.is_value() || record.kind == RecordKind::Version;
             if has_value && crc_fast::crc32_iscsi(value) != record.value_crc {

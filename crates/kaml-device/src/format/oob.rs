@@ -81,7 +81,8 @@ impl Oob {
         covered.extend_from_slice(&self.log.to_le_bytes());
         covered.extend_from_slice(&[self.class, self.continues.into(), 0, 0, 0, 0]);
         for start in starts {
-            covered.extend_from_slice(&data[start as usize * chunk..][..RecordHeader::BYTES]);
+            let header = data[start as usize * chunk..].first_chunk().expect("a chunk is longer than a header");
+            covered.extend_from_slice(&header[..RecordHeader::len_at(header)]);
         }
         tagger.sealer.page(covered)
     }

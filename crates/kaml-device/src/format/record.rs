@@ -1,20 +1,22 @@
 //! A record: what is in the commit ring and, at a chunk boundary, in pages.
 //!
-//! Lives here:       the header, its checks; the bytes of a long key, after the value.
+//! Lives here:       the two forms of a header, their checks; the bytes of a long key, after the value.
 //! Implements:       paper:KAML IV.B (records in chunks); docs/formats/record.md.
 
 use super::version::VersionStamp;
+use crate::command::DIRECT_BYTES;
 use kaml_index::{FullKey, KEY_BYTES_MAX, Key, KeyBuf};
-use zerocopy::little_endian::{U32, U64};
+use std::ops::{Deref, Range};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Stands before each value.
+/// Precedes each value that has no [`ShortHeader`].
 ///
 /// | offset | bytes | field        | meaning                                                          |
 /// |-------:|------:|--------------|------------------------------------------------------------------|
 /// |      0 |     4 | `header_crc` | CRC32C over bytes 4..40                                          |
 /// |      4 |     4 | `value_crc`  | CRC32C over these bytes                                          |
-/// |      8 |     4 | `namespace`  | the namespace; 0 is never used                                   |
+/// |      8 |     4 | `namespace`  | the namespace, at most [`NAMESPACE_MAX`]; 0 is never used        |
 /// |     12 |     4 | `value_len`  | bytes of the value, and of the suffix after it if there is one   |
 /// |     16 |     8 | `tag`        | bits 0..48 sequence, 48..56 key length (1..=16, 17: a digest), 56..64 the kind |
 /// |     24 |    16 | `key`        | the key, zero-padded; of one above 16 bytes its digest           |
@@ -23,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// that comes last: milliseconds since 1970 (`u64`).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct RecordHeader {
+struct LongHeader {
     header_crc: U32,
     value_crc: U32,
     namespace: U32,
@@ -32,10 +34,101 @@ pub(crate) struct RecordHeader {
     key: [u8; 16],
 }
 
+/// Precedes the value of a record with a key of at most 16 bytes, of which less than 32 KiB are stored, and is its tombstone in the ring.
+///
+/// | offset | bytes | field          | meaning                                                                            |
+/// |-------:|------:|----------------|------------------------------------------------------------------------------------|
+/// |      0 |     4 | `crc`          | CRC32C over the value, combined by XOR with that over bytes 6 to the end of the key |
+/// |      4 |     2 | `header_check` | 16 bits of the latter: its lower half XOR its upper half with the bytes swapped    |
+/// |      6 |     2 | `value_len`    | bytes of the value, and of the time after it if there is one                       |
+/// |      8 |     4 | `namespace`    | the namespace; bit 31 is set, as it never is in the long form                      |
+/// |     12 |     6 | `sequence`     | the sequence                                                                       |
+/// |     18 |     1 | `kind`         | 1, 2 or 8                                                                          |
+/// |     19 |     1 | `key_len`      | bytes of the key, 1 to 16                                                          |
+/// |     20 |       | key            | as many bytes                                                                      |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct ShortHeader {
+    crc: U32,
+    header_check: U16,
+    value_len: U16,
+    namespace: U32,
+    sequence: [u8; 6],
+    kind: u8,
+    key_len: u8,
+}
+
 const _: () = {
-    assert!(size_of::<RecordHeader>() == RecordHeader::BYTES);
-    assert!(std::mem::offset_of!(RecordHeader, tag) == 16 && std::mem::offset_of!(RecordHeader, key) == 24);
+    assert!(size_of::<LongHeader>() == LONG_BYTES && size_of::<ShortHeader>() == SHORT_BYTES);
+    assert!(std::mem::offset_of!(LongHeader, tag) == 16 && std::mem::offset_of!(LongHeader, key) == 24);
+    assert!(std::mem::offset_of!(ShortHeader, value_len) == SHORT_CHECKED_FROM);
+    // The form is known before anything else is.
+    assert!(std::mem::offset_of!(LongHeader, namespace) == std::mem::offset_of!(ShortHeader, namespace));
+    assert!(DIRECT_BYTES <= u16::MAX as usize + 1);
 };
+
+const LONG_BYTES: usize = 40;
+/// Without the key.
+const SHORT_BYTES: usize = 20;
+/// What the checksum of a short header is of begins here.
+const SHORT_CHECKED_FROM: usize = 6;
+/// Of the four bytes of the namespace.
+const IS_SHORT: u32 = 1 << 31;
+
+/// The last number that a namespace can have: the bit above it distinguishes the forms of a header.
+pub(crate) const NAMESPACE_MAX: u32 = IS_SHORT - 1;
+
+/// How a header is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// In 40 bytes.
+    Long,
+    /// In 20 bytes and the key.
+    Short,
+}
+
+impl Form {
+    /// The form of a new record that is put in a frame, of [`RecordKind::Value`], [`RecordKind::Expiring`] or [`RecordKind::Tombstone`], after whose header so many bytes
+    /// are stored.
+    #[inline]
+    pub(crate) fn of(key: &Key, stored_bytes: usize) -> Form {
+        if stored_bytes < DIRECT_BYTES && !key.is_digest() { Form::Short } else { Form::Long }
+    }
+
+    /// Bytes of the header.
+    #[inline]
+    pub(crate) fn header_bytes(self, key: &Key) -> usize {
+        match self {
+            Form::Long => LONG_BYTES,
+            Form::Short => SHORT_BYTES + key.len(),
+        }
+    }
+}
+
+/// Bytes of a new record with its header.
+#[inline]
+pub(crate) fn record_bytes(key: &Key, stored_bytes: usize) -> usize {
+    Form::of(key, stored_bytes).header_bytes(key) + stored_bytes
+}
+
+/// The bytes of a header.
+#[derive(Clone, Copy)]
+pub(crate) struct HeaderBytes {
+    bytes: [u8; LONG_BYTES],
+    len: u8,
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// Encodes and checks headers.
+pub(crate) struct RecordHeader;
 
 /// What a record contains about its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +180,44 @@ impl RecordKind {
         matches!(self, RecordKind::Mapping | RecordKind::ExpiringMapping)
     }
 
+    /// Whether its header can be short.
+    #[inline]
+    fn may_be_short(self) -> bool {
+        matches!(self, RecordKind::Value | RecordKind::Tombstone | RecordKind::Expiring)
+    }
+
+    #[inline]
+    fn code(self) -> u8 {
+        match self {
+            RecordKind::Value => 1,
+            RecordKind::Tombstone => 2,
+            RecordKind::Mapping => 3,
+            RecordKind::Version => 4,
+            RecordKind::VersionTombstone => 5,
+            RecordKind::VersionCommand => 6,
+            RecordKind::RangeTombstone => 7,
+            RecordKind::Expiring => 8,
+            RecordKind::ExpiringMapping => 9,
+            RecordKind::LargeVersion => 10,
+        }
+    }
+
+    fn of_code(code: u8) -> Option<RecordKind> {
+        Some(match code {
+            1 => RecordKind::Value,
+            2 => RecordKind::Tombstone,
+            3 => RecordKind::Mapping,
+            4 => RecordKind::Version,
+            5 => RecordKind::VersionTombstone,
+            6 => RecordKind::VersionCommand,
+            7 => RecordKind::RangeTombstone,
+            8 => RecordKind::Expiring,
+            9 => RecordKind::ExpiringMapping,
+            10 => RecordKind::LargeVersion,
+            _ => return None,
+        })
+    }
+
     /// The kind of a mapping of such a record.
     pub(crate) fn mapping(self) -> RecordKind {
         if self == RecordKind::Expiring { RecordKind::ExpiringMapping } else { RecordKind::Mapping }
@@ -102,29 +233,32 @@ pub(crate) struct Record {
     pub(crate) value_len: u32,
     pub(crate) value_crc: u32,
     pub(crate) sequence: u64,
+    /// How its header is written.
+    pub(crate) form: Form,
 }
 
 impl RecordHeader {
-    pub(crate) const BYTES: usize = 40;
+    /// Bytes of the longest header. Each record has as many in pages.
+    pub(crate) const BYTES_MAX: usize = LONG_BYTES;
+    /// Bytes that a record takes in the ring at least.
+    pub(crate) const RING_BYTES_MIN: usize = (SHORT_BYTES + 1).next_multiple_of(RING_ALIGN);
     const SEQUENCE_MASK: u64 = (1 << 48) - 1;
 
     /// The bytes for a record.
-    pub(crate) fn encode(record: &Record) -> [u8; Self::BYTES] {
-        let kind = match record.kind {
-            RecordKind::Value => 1u64,
-            RecordKind::Tombstone => 2,
-            RecordKind::Mapping => 3,
-            RecordKind::Version => 4,
-            RecordKind::VersionTombstone => 5,
-            RecordKind::VersionCommand => 6,
-            RecordKind::RangeTombstone => 7,
-            RecordKind::Expiring => 8,
-            RecordKind::ExpiringMapping => 9,
-            RecordKind::LargeVersion => 10,
-        };
+    #[inline]
+    pub(crate) fn encode(record: &Record) -> HeaderBytes {
+        match record.form {
+            Form::Long => Self::encode_long(record),
+            Form::Short => Self::encode_short(record),
+        }
+    }
+
+    fn encode_long(record: &Record) -> HeaderBytes {
+        assert!(record.namespace <= NAMESPACE_MAX, "the numbers of namespaces are bounded when they are created");
         let (key, key_code) = record.key.stored();
-        let tag = (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | kind << 56;
-        let mut header = RecordHeader {
+        let tag =
+            (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | u64::from(record.kind.code()) << 56;
+        let mut header = LongHeader {
             header_crc: U32::ZERO,
             value_crc: record.value_crc.into(),
             namespace: record.namespace.into(),
@@ -133,39 +267,98 @@ impl RecordHeader {
             key: *key,
         };
         header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[4..]).into();
-        zerocopy::transmute!(header)
+        HeaderBytes { bytes: zerocopy::transmute!(header), len: LONG_BYTES as u8 }
+    }
+
+    fn encode_short(record: &Record) -> HeaderBytes {
+        assert!(record.namespace <= NAMESPACE_MAX, "the numbers of namespaces are bounded when they are created");
+        assert!(record.kind.may_be_short() && !record.key.is_digest(), "such records have the long form");
+        let value_len = u16::try_from(record.value_len).expect("longer records have the long form");
+        let [sequence @ .., _, _] = record.sequence.to_le_bytes();
+        let header = ShortHeader {
+            crc: U32::ZERO,
+            header_check: U16::ZERO,
+            value_len: value_len.into(),
+            namespace: (record.namespace | IS_SHORT).into(),
+            sequence,
+            kind: record.kind.code(),
+            key_len: record.key.len() as u8,
+        };
+        let len = Form::Short.header_bytes(&record.key);
+        let mut bytes = [0; LONG_BYTES];
+        bytes[..SHORT_BYTES].copy_from_slice(header.as_bytes());
+        bytes[SHORT_BYTES..SHORT_BYTES + Key::BYTES_MAX].copy_from_slice(record.key.padded());
+        let header_crc = crc_fast::crc32_iscsi(&bytes[SHORT_CHECKED_FROM..len]);
+        bytes[..4].copy_from_slice(&(record.value_crc ^ header_crc).to_le_bytes());
+        bytes[4..6].copy_from_slice(&header_check(header_crc).to_le_bytes());
+        HeaderBytes { bytes, len: len as u8 }
     }
 
     /// The record that starts at `bytes`, if its header is whole.
     pub(crate) fn check(bytes: &[u8]) -> Option<Record> {
-        let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
+        match Self::form_of(bytes)? {
+            Form::Long => Self::check_long(bytes),
+            Form::Short => Self::check_short(bytes),
+        }
+    }
+
+    fn form_of(bytes: &[u8]) -> Option<Form> {
+        let (header, _) = ShortHeader::ref_from_prefix(bytes).ok()?;
+        Some(if header.namespace.get() & IS_SHORT == 0 { Form::Long } else { Form::Short })
+    }
+
+    /// Bytes of the header that starts here, if one does; else of anything that has as many bytes.
+    pub(crate) fn len_at(bytes: &[u8; LONG_BYTES]) -> usize {
+        let (header, _) = ShortHeader::ref_from_prefix(bytes).expect("longer than that");
+        match header.namespace.get() & IS_SHORT {
+            0 => LONG_BYTES,
+            _ => (SHORT_BYTES + usize::from(header.key_len)).min(LONG_BYTES),
+        }
+    }
+
+    fn check_long(bytes: &[u8]) -> Option<Record> {
+        let (header, _) = LongHeader::read_from_prefix(bytes).ok()?;
         if crc_fast::crc32_iscsi(&header.as_bytes()[4..]) != header.header_crc.get() {
             return None;
         }
         let tag = header.tag.get();
-        let key_code = (tag >> 48) as u8;
-        let kind = match tag >> 56 {
-            1 => RecordKind::Value,
-            2 => RecordKind::Tombstone,
-            3 => RecordKind::Mapping,
-            4 => RecordKind::Version,
-            5 => RecordKind::VersionTombstone,
-            6 => RecordKind::VersionCommand,
-            7 => RecordKind::RangeTombstone,
-            8 => RecordKind::Expiring,
-            9 => RecordKind::ExpiringMapping,
-            10 => RecordKind::LargeVersion,
-            _ => return None,
-        };
         Some(Record {
             namespace: header.namespace.get(),
-            key: Key::of_stored(&header.key, key_code)?,
-            kind,
+            key: Key::of_stored(&header.key, (tag >> 48) as u8)?,
+            kind: RecordKind::of_code((tag >> 56) as u8)?,
             value_len: header.value_len.get(),
             value_crc: header.value_crc.get(),
             sequence: tag & Self::SEQUENCE_MASK,
+            form: Form::Long,
         })
     }
+
+    fn check_short(bytes: &[u8]) -> Option<Record> {
+        let (header, rest) = ShortHeader::ref_from_prefix(bytes).ok()?;
+        let key = Key::new(rest.get(..header.key_len.into())?).ok()?;
+        let header_crc = crc_fast::crc32_iscsi(&bytes[SHORT_CHECKED_FROM..SHORT_BYTES + key.len()]);
+        if header_check(header_crc) != header.header_check.get() {
+            return None;
+        }
+        let mut sequence = [0; 8];
+        sequence[..6].copy_from_slice(&header.sequence);
+        Some(Record {
+            namespace: header.namespace.get() & !IS_SHORT,
+            key,
+            kind: RecordKind::of_code(header.kind).filter(|kind| kind.may_be_short())?,
+            value_len: header.value_len.get().into(),
+            value_crc: header.crc.get() ^ header_crc,
+            sequence: u64::from_le_bytes(sequence),
+            form: Form::Short,
+        })
+    }
+}
+
+/// What a short header has of its own checksum. In headers of these lengths, up to three flipped bits change it: an odd number as CRC32C has
+/// the parity of what it is of; two by a search over all of them, which is why bytes are swapped.
+#[inline]
+fn header_check(crc: u32) -> u16 {
+    crc as u16 ^ ((crc >> 16) as u16).swap_bytes()
 }
 
 impl Record {
@@ -195,9 +388,27 @@ impl Record {
         }
     }
 
+    /// Bytes of the header.
+    #[inline]
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.form.header_bytes(&self.key)
+    }
+
     /// Bytes of the record in pages.
+    #[inline]
     pub(crate) fn page_bytes(&self) -> usize {
-        RecordHeader::BYTES + self.value_len as usize
+        self.header_bytes() + self.value_len as usize
+    }
+
+    /// Where in a record in pages that is which is stored after the header: the value, the suffix and the time.
+    #[inline]
+    pub(crate) fn stored_range(&self) -> Range<usize> {
+        self.header_bytes()..self.page_bytes()
+    }
+
+    /// Bytes in pages of the record that a mapping names.
+    pub(crate) fn named_bytes(&self) -> usize {
+        Form::Long.header_bytes(&self.key) + self.value_len as usize
     }
 
     fn mapping_suffix_bytes(&self) -> usize {
@@ -242,8 +453,9 @@ impl Record {
 
 /// The bytes of a key that is a digest, from what is stored of its record; nothing if no key is there.
 pub fn key_of_stored(digest: &Key, stored: &[u8]) -> Option<KeyBuf> {
-    let record =
-        Record { namespace: 0, key: *digest, kind: RecordKind::Value, value_len: 0, value_crc: 0, sequence: 0 };
+    let (namespace, value_len, value_crc, sequence) = (0, 0, 0, 0);
+    let (key, kind, form) = (*digest, RecordKind::Value, Form::Long);
+    let record = Record { namespace, key, kind, value_len, value_crc, sequence, form };
     record.full_key(stored).map(|key| key.to_buf())
 }
 
@@ -285,3 +497,6 @@ pub(crate) fn trailer(expires: u64, key: &FullKey<'_>) -> Vec<u8> {
 
 /// Records in a ring frame start at multiples of this.
 pub(crate) const RING_ALIGN: usize = 8;
+
+#[cfg(test)]
+mod tests;

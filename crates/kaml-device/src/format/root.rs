@@ -6,6 +6,7 @@
 //! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
 
 use super::crc32c_append;
+use super::record::NAMESPACE_MAX;
 use crate::error::RootError;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::secret::Secret;
@@ -93,10 +94,11 @@ pub(crate) struct Root {
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
-/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire, version 15 large values of versioned namespaces; an older root is one without them. There are
+/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire, version 15 large values of versioned namespaces, version 16 short
+/// headers of records; an older root is one without them. There are
 /// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
 /// refuses a device that has any of these.
-const VERSION: u32 = 15;
+const VERSION: u32 = 16;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -317,7 +319,7 @@ impl NamespaceRoot {
     }
 
     fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
-        let id = r.u32()?;
+        let id = r.u32().filter(|id| *id <= NAMESPACE_MAX)?;
         let kind = r.u32()?;
         let values_of = if kind == VALUES { Some(r.u32()?) } else { None };
         let layout = match kind {

@@ -8,6 +8,7 @@ use kaml_index::Key;
 use std::sync::Mutex;
 
 mod forged;
+mod older;
 mod refused;
 
 fn commit_root(core: &mut Core, medium: &dyn Medium) {

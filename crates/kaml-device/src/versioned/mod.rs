@@ -40,7 +40,7 @@ use crate::core::Core;
 use crate::error::{Error, NotForVersions};
 use crate::format::frame::FrameHeader;
 use crate::format::journal::Change;
-use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
+use crate::format::record::{Form, RING_ALIGN, Record, RecordHeader, RecordKind};
 use crate::format::version::{VersionStamp, command_code};
 use crate::layout::{Door, VersionLayout};
 use crate::namespace::{Namespace, NamespaceShared};
@@ -71,7 +71,7 @@ const TIMELINE_COPIES: u64 = 4;
 /// The longest value that goes through the page buffer of a versioned namespace: a frame of the ring and a segment take it.
 pub(crate) fn version_bytes_max(parameters: &Parameters, geometry: &Geometry) -> u64 {
     let frame = frame_bytes_max(geometry) - FrameHeader::BYTES;
-    let ring = frame - RecordHeader::BYTES - VersionStamp::BYTES - RING_ALIGN;
+    let ring = frame - RecordHeader::BYTES_MAX - VersionStamp::BYTES - RING_ALIGN;
     parameters.value_bytes_max().min(ring as u64)
 }
 
@@ -342,6 +342,7 @@ impl Core {
             value_len,
             value_crc,
             sequence: self.log.sequence,
+            form: Form::Long,
         };
         let staged = Staged::version(op.namespace, *op.key.key(), self.log.sequence);
         self.log.ring.stage(&RecordHeader::encode(&record), [&head, value, &[]], staged);
@@ -403,7 +404,7 @@ impl Core {
         }
         checked.map_err(Error::Versions)?;
         self.admit_command(namespace, command, growth)?;
-        self.admit_to_ring(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN, 1)?;
+        self.admit_to_ring(RecordHeader::BYTES_MAX + VersionStamp::BYTES + RING_ALIGN, 1)?;
         if growth > 0 {
             self.space.pace.has_written(1); // while blocks are short, collection sets the pace of what takes journal, too
         }
@@ -417,6 +418,7 @@ impl Core {
             value_len: 0,
             value_crc: 0,
             sequence: self.log.sequence,
+            form: Form::Long,
         };
         let stamp = VersionStamp { time_ns: self.time_ns, user_version: kind }.encode();
         let staged = Staged::version(namespace, key, self.log.sequence);

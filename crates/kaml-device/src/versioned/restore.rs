@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::core::code;
 use crate::error::Error;
 use crate::first_root::FIRST_SEQUENCE_MAX;
-use crate::format::record::Record;
+use crate::format::record::{Record, RecordHeader};
 use crate::layout::Door;
 use crate::space::Purpose;
 use kaml_index::{FullKey, Slot};
@@ -58,7 +58,7 @@ impl Core {
             return Err(StageError::NeedIndex(namespace));
         }
         let is_overfull = self.buffer_is_overfull(namespace);
-        let chunks = u64::from(self.log.chunks_of(value.len()));
+        let chunks = u64::from(self.log.chunks_of(RecordHeader::BYTES_MAX + value.len()));
         self.admit_data(Purpose::Put, chunks, is_overfull)?;
         self.begin_restore(namespace);
         self.insert_restored(namespace, version, version.record(value));

@@ -15,6 +15,7 @@ use crate::command::StageError;
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::journal::Change;
+use crate::format::record::RecordHeader;
 use crate::index::IndexWriter;
 use crate::layout::Layout;
 use crate::namespace::Namespace;
@@ -242,7 +243,10 @@ impl Core {
         if large.is_empty() {
             return;
         }
-        let chunks: u64 = large.iter().map(|large| u64::from(self.log.chunks_of(large.bytes as usize))).sum();
+        let chunks: u64 = large
+            .iter()
+            .map(|large| u64::from(self.log.chunks_of(RecordHeader::BYTES_MAX + large.bytes as usize)))
+            .sum();
         let enough = self.capacity_chunks() / RELEASED_OF_CAPACITY;
         let dropped = &mut self.versioned_mut(namespace).dropped;
         let list = if is_kept { &mut dropped.in_kept } else { &mut dropped.ready };

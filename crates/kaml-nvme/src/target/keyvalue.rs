@@ -23,8 +23,8 @@ use std::ops::Bound;
 const LISTED_MAX: usize = 8192;
 /// The least that a listed key takes.
 const LISTED_BYTES_MIN: usize = 4;
-/// The least that a record of a Put takes of what a device takes at once: its header there (`docs/formats/record.md`).
-const PUT_RECORD_BYTES_MIN: u64 = 40;
+/// The least that a record of a Put takes of what a device takes at once: its header and a key there (`docs/formats/record.md`).
+const PUT_RECORD_BYTES_MIN: u64 = 24;
 
 impl Target {
     pub(crate) fn key_value(

@@ -125,7 +125,7 @@ impl Error {
             Error::NamespaceExists(_) => C::NamespaceExists,
             Error::BadName { .. } => C::BadName,
             Error::UnknownLog { .. } | Error::LogTwice(_) => C::BadLogs,
-            Error::TooManyNamespaces { .. } => C::TooManyNamespaces,
+            Error::TooManyNamespaces { .. } | Error::NamespaceNumbersUsed => C::TooManyNamespaces,
             Error::BadVersionOptions(_) | Error::BadBlockOptions { .. } | Error::BadTimeToLive(_) => C::BadOptions,
             Error::HoldsBlocks(_)
             | Error::HoldsRecords(_)

@@ -21,6 +21,7 @@ impl From<CommandError> for Error {
             E::BadName { name, why } => Error::BadName { name, why },
             E::UnknownLog { log, last } => Error::UnknownLog { log, last },
             E::LogTwice(log) => Error::LogTwice(log),
+            E::NamespaceNumbersUsed => Error::NamespaceNumbersUsed,
             E::TooManyNamespaces { bytes, max } => Error::TooManyNamespaces { bytes, max },
             E::Key(error) => Error::BadKey(error),
             E::ValueTooLarge { bytes, max, namespace } => Error::ValueTooLarge { bytes, max, namespace },

@@ -5,6 +5,7 @@
 use super::*;
 use crate::first_root::write_root_to;
 use crate::format::frame::{Frame, FrameHeader};
+use crate::format::record::{Form, record_bytes};
 use crate::ring::mapping_payload;
 
 /// A device in use.
@@ -36,10 +37,11 @@ impl Victim {
     fn forged(&self, frame: &Frame, kind: RecordKind, value: &[u8], body: &[u8]) -> (Frame, Vec<u8>) {
         let (value_len, value_crc) = (value.len() as u32, crc_fast::crc32_iscsi(value));
         let key = Key::from(1);
-        let record = Record { namespace: self.namespace, key, kind, value_len, value_crc, sequence: 1 << 30 };
+        let record =
+            Record { namespace: self.namespace, key, kind, value_len, value_crc, sequence: 1 << 30, form: Form::Long };
         let mut payload = RecordHeader::encode(&record).to_vec();
         payload.extend_from_slice(body);
-        let checked = RecordHeader::BYTES + record.ring_head_bytes();
+        let checked = record.header_bytes() + record.ring_head_bytes();
         let records_crc = crc_fast::crc32_iscsi(&payload[..checked]);
         payload.resize(payload.len().next_multiple_of(8), 0);
         (Frame { payload_len: payload.len() as u32, record_count: 1, records_crc, ..*frame }, payload)
@@ -69,7 +71,7 @@ impl Victim {
         medium.execute(&mut io).unwrap();
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
         let record = RecordHeader::check(&into).unwrap();
-        (into[RecordHeader::BYTES..][..record.value_len as usize].to_vec(), report)
+        (into[record.stored_range()].to_vec(), report)
     }
 }
 
@@ -212,7 +214,8 @@ fn old_content_does_not_complete_torn_frames() {
     let sectors = len / 512;
     assert!(sectors >= 4);
     let mut plain = data[..len].to_vec();
-    plain[FrameHeader::BYTES + RecordHeader::BYTES..][..value.len()].copy_from_slice(&other);
+    let at = FrameHeader::BYTES + record_bytes(&Key::from(1), value.len()) - value.len();
+    plain[at..][..value.len()].copy_from_slice(&other);
     let earlier = Frame { lsn: next.lsn - 512, ..next };
     let (_, mask) = FrameHeader::encode(&earlier, uuid, &victim.core.root.secret.unwrap().sealer());
     let mut masked = plain.clone();

@@ -105,7 +105,7 @@ impl Used {
         medium.execute(&mut io).unwrap();
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
         let record = RecordHeader::check(&into).unwrap();
-        into[RecordHeader::BYTES..record.page_bytes()].to_vec()
+        into[record.stored_range()].to_vec()
     }
 }
 
