@@ -47,7 +47,7 @@ fn small_records_are_short() {
     assert_eq!((Form::of(&number, DIRECT_BYTES - 1), Form::of(&number, DIRECT_BYTES)), (Form::Short, Form::Long));
     assert_eq!(Form::of(&Key::of_digest([0; 16]), 0), Form::Long);
     assert_eq!(record_bytes(&Key::new(&[1; 16]).unwrap(), 0), 36);
-    assert!(RecordHeader::RING_BYTES_MIN == 24 && RecordHeader::BYTES_MAX == 40);
+    assert_eq!((RecordHeader::RING_BYTES_MIN, RecordHeader::BYTES_MAX), (24, 40));
 }
 
 /// Goal:   up to three flipped bits of a header make no other record of it, nor a header of the other form.
