@@ -12,6 +12,7 @@ pub(crate) struct Counters {
     pub(crate) host_bytes: u64,
     pub(crate) record_chunks: u64,
     pub(crate) relocated_chunks: u64,
+    pub(crate) collection_read_bytes: u64,
     pub(crate) ring_bytes: u64,
     pub(crate) page_bytes: u64,
     pub(crate) oob_bytes: u64,

@@ -147,6 +147,7 @@ impl Core {
 
     pub(crate) fn gc_oob_done(&mut self, block: u32, io: Io, result: Result<(), MediumError>) {
         let Io::ReadOob { into, .. } = io else { unreachable!("the operation of an OOB read") };
+        self.log.counters.collection_read_bytes += into.len() as u64;
         let victim = self.collector.victim.as_mut().filter(|v| v.block == block).expect("the block being scanned");
         victim.reading = false;
         if let Err(error) = result {
@@ -183,6 +184,7 @@ impl Core {
 
     pub(crate) fn gc_read_done(&mut self, block: u32, io: Io, result: Result<(), MediumError>) {
         let Io::Read { at, into } = io else { unreachable!("the operation of a read") };
+        self.log.counters.collection_read_bytes += into.len() as u64;
         let victim = self.collector.victim.as_mut().filter(|v| v.block == block).expect("the block being scanned");
         victim.reading = false;
         let start = self.log.geometry.split(at).1;

@@ -18,6 +18,8 @@ pub struct CoreStats {
     pub record_bytes: u64,
     /// Records moved by garbage collection, in whole chunks.
     pub relocated_bytes: u64,
+    /// Read by garbage collection, data and OOB entries.
+    pub collection_read_bytes: u64,
     /// Written to the commit ring.
     pub ring_bytes: u64,
     /// Programmed into pages, metadata included.
@@ -77,6 +79,7 @@ impl crate::core::Core {
             host_bytes: c.host_bytes,
             record_bytes: c.record_chunks * chunk,
             relocated_bytes: c.relocated_chunks * chunk,
+            collection_read_bytes: c.collection_read_bytes,
             ring_bytes: c.ring_bytes,
             page_bytes: c.page_bytes,
             oob_bytes: c.oob_bytes,

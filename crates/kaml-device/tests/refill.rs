@@ -242,6 +242,7 @@ fn every_policy_collects_and_keeps_records() {
         let stats = life.core.stats();
         println!("{policy}: {} blocks erased, {} bytes relocated", stats.erase_count, stats.relocated_bytes);
         assert!(stats.erase_count > 0 && stats.relocated_bytes > 0, "{policy} collects nothing");
+        assert!(stats.collection_read_bytes > stats.relocated_bytes, "what moves is read: {stats:?}");
         life.audit();
         life = Life::open(&life.medium, seed).unwrap();
         for (number, seed) in &model {

@@ -115,6 +115,7 @@ pub const METRICS: &[Metric] = &[
     metric("kaml_host_written_bytes_total", Counter, "bytes", "Bytes of values that hosts stored.", One("/stats/host_bytes")),
     metric("kaml_record_written_bytes_total", Counter, "bytes", "Bytes of hosts' records in whole chunks, headers included.", One("/stats/record_bytes")),
     metric("kaml_relocated_bytes_total", Counter, "bytes", "Bytes of records that collection moved, in whole chunks.", One("/stats/relocated_bytes")),
+    metric("kaml_collection_read_bytes_total", Counter, "bytes", "Bytes that collection read, data and OOB entries.", One("/stats/collection_read_bytes")),
     metric("kaml_ring_written_bytes_total", Counter, "bytes", "Bytes written to the commit ring.", One("/stats/ring_bytes")),
     metric("kaml_page_written_bytes_total", Counter, "bytes", "Bytes programmed into pages, metadata included.", One("/stats/page_bytes")),
     metric("kaml_oob_written_bytes_total", Counter, "bytes", "Bytes programmed into OOB areas.", One("/stats/oob_bytes")),

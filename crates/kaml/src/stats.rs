@@ -276,6 +276,8 @@ pub struct Stats {
     pub record_bytes: u64,
     /// Records moved by garbage collection, in whole chunks.
     pub relocated_bytes: u64,
+    /// Read by garbage collection, data and OOB entries.
+    pub collection_read_bytes: u64,
     /// Written to the commit ring.
     pub ring_bytes: u64,
     /// Programmed into pages, metadata included.
@@ -338,6 +340,7 @@ impl Stats {
             host_bytes: core.host_bytes,
             record_bytes: core.record_bytes,
             relocated_bytes: core.relocated_bytes,
+            collection_read_bytes: core.collection_read_bytes,
             ring_bytes: core.ring_bytes,
             page_bytes: core.page_bytes,
             oob_bytes: core.oob_bytes,
