@@ -5,7 +5,7 @@ mod common;
 
 use common::{Random, tiny, tiny_indexes, value_of};
 use kaml_versions::{
-    At, Columns, Command, Diff, Difference, Error, History, Key, Lookup, MergeScope, Parameters, Past, Record,
+    At, Columns, Command, Diff, Difference, Error, History, Key, Kind, Lookup, MergeScope, Parameters, Past, Record,
     Retention, SegmentAt, SegmentInfo, SegmentTable, Source, Stamp, Steps, Version, Versions, View, get, history, list,
     merge, newest, plan_merge, records, undone,
 };
@@ -731,5 +731,23 @@ fn hot_keys_have_a_past() {
         while page.step(&mut source, &mut found).expect("undamaged") {}
         assert!(found.iter().map(|past| past.version.sequence).eq((before - 16..before).rev()));
         assert!(flash.page_reads <= 16 + 20, "{} reads of a page before {before}", flash.page_reads);
+    }
+}
+
+/// Goal:   a bit that flips in the record of a large value never makes it name another value.
+/// Method: such a record in a page, with each of its bits flipped.
+#[test]
+fn flipped_bits_in_records_of_large_values_are_refused() {
+    let (value_crc, sequence, time_ns) = (0x0102_0304, 0x0506_0708, 0x090a_0b0c);
+    let (key, kind) = (Key::new(b"key").unwrap(), Kind::Large(0x1112_1314_1516_1718));
+    let version = Version { key, kind, value_len: 100_000, value_crc, sequence, time_ns, user_version: 3, ordinal: 0 };
+    let record = version.record(&[]);
+    let page = [&record[..], &[0; 100]].concat();
+    let whole: Vec<_> = kaml_versions::records(&page).map(|found| found.map(|(version, _)| version)).collect();
+    assert_eq!(whole, [Ok(version)]);
+    for bit in 0..record.len() * 8 {
+        let mut damaged = page.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(kaml_versions::records(&damaged).next().is_some_and(|found| found.is_err()), "bit {bit}");
     }
 }
