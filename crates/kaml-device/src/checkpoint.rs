@@ -10,6 +10,7 @@ use crate::blocks::BlockState;
 use crate::core::Core;
 use crate::expiries::ExpiryCursor;
 use crate::format::crc32c_append;
+use crate::format::part_list::PartListWriter;
 use crate::format::root::{Run, Stream};
 use crate::index::ImageCursor;
 use crate::layout::Layout;
@@ -120,6 +121,7 @@ impl Core {
             expiries: ExpiryCursor::Start,
             entry,
             out: StreamWriter::default(),
+            parts: Some(PartListWriter::default()),
         })
     }
 
@@ -143,10 +145,20 @@ impl Core {
             }
         }
         for _ in 0..SEGMENTS_PER_STEP {
-            let Some(cursor) = job.cursor.take() else { return true };
+            let Some(cursor) = job.cursor.take() else { break };
+            let (place, at) = (cursor.place(), job.out.tail.len());
             job.cursor = index.image_next(cursor, &mut job.out.tail);
+            let parts = job.parts.as_mut().expect("kept until the last part");
+            parts.push(place, job.out.stream.bytes + at as u64, &job.out.tail[at..]);
         }
-        job.cursor.is_none()
+        if job.cursor.is_some() {
+            return false;
+        }
+        if let Some(parts) = job.parts.take() {
+            let crc32c = crc32c_append(job.out.stream.crc32c, &job.out.tail);
+            job.out.stream.list_bytes = parts.finish(crc32c, &mut job.out.tail);
+        }
+        true
     }
 
     /// Moves whole pages of a stream into metadata pages, with `end` the last partial one too; false if some had to

@@ -39,7 +39,7 @@ use crate::writers::Writers;
 use kaml_flash::{Completion, Geometry, Io, IoId, MediumError};
 use kaml_index::{DenseLayout, FullKey, HashLayout, Key, KeyKind, LenCode, Slot};
 use kaml_ordered::OrderedLayout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The firmware.
@@ -83,6 +83,8 @@ pub(crate) struct Catalog {
     pub(crate) next_id: u32,
     /// Namespaces that were created and that no root names yet.
     pub(crate) unpublished: Vec<u32>,
+    /// Namespaces whose images are read, and whose indexes should therefore be loaded.
+    pub(crate) image_loads: BTreeSet<u32>,
     /// Some keep versions.
     pub(crate) keeps_versions: bool,
 }

@@ -7,7 +7,9 @@
 
 use crate::format::range::KeyRange;
 use crate::superseded::Place;
-use kaml_index::{Cursor, FullKey, Key, KeyBuf, LenCode, NoAddressSpace, Slot, SnapshotCursor, SnapshotError};
+use kaml_index::{
+    Cursor, FullKey, ImageReader, Key, KeyBuf, LenCode, NoAddressSpace, Slot, SnapshotCursor, SnapshotError,
+};
 use kaml_ordered::{ImageError, OrderedLayout, OrderedReader, OrderedWriter};
 use std::ops::Range;
 
@@ -47,6 +49,71 @@ pub(crate) enum ImageCursor {
     Start,
     Exact(SnapshotCursor),
     Ordered(kaml_ordered::ImageCursor),
+}
+
+impl ImageCursor {
+    /// Where the first key of the next part is in the order of the parts, as [`PartReader::place`] has it.
+    pub(crate) fn place(&self) -> u64 {
+        match self {
+            ImageCursor::Start => 0,
+            ImageCursor::Exact(cursor) => cursor.place(),
+            ImageCursor::Ordered(cursor) => cursor.place(),
+        }
+    }
+}
+
+/// Finds keys in parts of an image.
+pub(crate) enum PartReader {
+    Exact(ImageReader),
+    Ordered(OrderedLayout),
+}
+
+impl PartReader {
+    /// So many bytes at the beginning of an image describe it.
+    pub(crate) const HEAD_BYTES: u64 = 64;
+
+    /// A reader of the image that begins with these bytes, of an index with this layout; its chunk numbers may have fewer bits.
+    pub(crate) fn new(layout: IndexLayout, first: &[u8]) -> Result<PartReader, BadImage> {
+        Ok(match layout {
+            IndexLayout::Exact(layout) => PartReader::Exact(ImageReader::new(layout.as_stored(first), first)?),
+            IndexLayout::Ordered(layout) => PartReader::Ordered(layout.as_stored(first)),
+        })
+    }
+
+    /// Where a key is in the order of the parts; none if the index takes no such key.
+    pub(crate) fn place(&self, key: &FullKey<'_>) -> Option<u64> {
+        match self {
+            PartReader::Exact(reader) => reader.place(key.key()),
+            PartReader::Ordered(_) => in_order(key).map(kaml_ordered::place_of),
+        }
+    }
+
+    /// Bytes at the beginning of a part that [`PartReader::begins_after`] looks at.
+    pub(crate) fn begin_bytes(&self) -> u64 {
+        match self {
+            PartReader::Exact(_) => 0,
+            PartReader::Ordered(_) => kaml_ordered::PART_BEGIN_BYTES as u64,
+        }
+    }
+
+    /// Whether a part begins after a key, where places do not decide: they always do in a hash or dense index.
+    pub(crate) fn begins_after(&self, begin: &[u8], key: &FullKey<'_>) -> bool {
+        match self {
+            PartReader::Exact(_) => false,
+            PartReader::Ordered(_) => in_order(key).is_some_and(|key| kaml_ordered::begins_after(begin, key)),
+        }
+    }
+
+    /// Where the record of a key lies, by the part that has the key.
+    pub(crate) fn get(&self, key: &FullKey<'_>, part: &[u8]) -> Result<Option<Slot>, BadImage> {
+        match self {
+            PartReader::Exact(reader) => Ok(reader.get(key.key(), part)?),
+            PartReader::Ordered(layout) => match in_order(key) {
+                Some(key) => Ok(kaml_ordered::slot_in_part(*layout, part, key)?),
+                None => Ok(None),
+            },
+        }
+    }
 }
 
 /// Why an image was refused.
@@ -207,6 +274,14 @@ impl IndexWriter {
         match self {
             Self::Exact(index) => index.image_bytes(),
             Self::Ordered(index) => index.image_bytes_max(),
+        }
+    }
+
+    /// Parts of an image taken now, at most.
+    pub(crate) fn image_parts_max(&self) -> u64 {
+        match self {
+            Self::Exact(index) => index.image_parts_max(),
+            Self::Ordered(index) => index.image_bytes_max() / kaml_ordered::PART_BYTES as u64 + 2,
         }
     }
 

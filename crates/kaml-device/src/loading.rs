@@ -11,11 +11,14 @@ use crate::format::root::Stream;
 use crate::gate::Pin;
 use crate::index::{BadImage, IndexLayout, IndexWriter};
 use crate::layout::Layout;
-use crate::metadata::read_stream;
+use crate::metadata::read_stream_unless;
 use crate::versioned::{LoadedVersions, VersionsLoad};
 use kaml_flash::{BlockIndex, Medium};
 use kaml_index::SnapshotError;
 use kaml_ordered::ImageError;
+
+/// Whether a load should give up.
+type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// What finds the records of a namespace, on flash, kept from being erased until it has been read.
 pub struct IndexLoad(Load);
@@ -46,24 +49,38 @@ enum Loaded {
 impl IndexLoad {
     /// Reads and checks it: a second for ten million keys, so not under a lock that others wait for.
     pub fn read(self, medium: &dyn Medium) -> Result<LoadedIndex, Error> {
-        Ok(LoadedIndex(match self.0 {
-            Load::Records(load) => load.read(medium)?,
+        Ok(self.read_unless(medium, &|| false)?.expect("nothing stops it"))
+    }
+
+    /// As [`IndexLoad::read`], but gives up once `stop` returns true; it then returns nothing.
+    ///
+    /// # Errors
+    /// As [`IndexLoad::read`].
+    pub fn read_unless(self, medium: &dyn Medium, stop: Stop<'_>) -> Result<Option<LoadedIndex>, Error> {
+        Ok(Some(LoadedIndex(match self.0 {
+            Load::Records(load) => match load.read(medium, stop)? {
+                Some(loaded) => loaded,
+                None => return Ok(None),
+            },
             Load::Versions(load) => {
                 let directory = load.read_directory(medium)?;
                 Loaded::Versions(Box::new(load.read(medium, directory, None)?))
             }
-        }))
+        })))
     }
 }
 
 impl SnapshotLoad {
-    fn read(self, medium: &dyn Medium) -> Result<Loaded, Error> {
+    fn read(self, medium: &dyn Medium, stop: Stop<'_>) -> Result<Option<Loaded>, Error> {
         let SnapshotLoad { id, name, layout, seed, snapshot, .. } = self;
         let damaged = |what: String| Error::IndexDamaged { namespace: id, name: name.clone(), what };
         let (index, expiries) = match &snapshot {
             Some(stream) => {
-                let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
-                let (expiries, image) = Expiries::of_image(layout.0, &bytes).map_err(|e| damaged(e.to_string()))?;
+                let bytes = read_stream_unless(medium, stream, stop).map_err(|e| damaged(e.to_string()))?;
+                let Some(bytes) = bytes else { return Ok(None) };
+                let parts = bytes.len().saturating_sub(stream.list_bytes as usize);
+                let (expiries, image) =
+                    Expiries::of_image(layout.0, &bytes[..parts]).map_err(|e| damaged(e.to_string()))?;
                 let index = IndexWriter::of_image(layout.1, image).map_err(|error| match error {
                     BadImage::Exact(SnapshotError::NoAddressSpace(refused))
                     | BadImage::Ordered(ImageError::NoAddressSpace(refused)) => refused.into(),
@@ -73,7 +90,7 @@ impl SnapshotLoad {
             }
             None => (IndexWriter::new(layout.1, seed)?, Expiries::default()),
         };
-        Ok(Loaded::Records { id, snapshot, index: Box::new(index), expiries: Box::new(expiries) })
+        Ok(Some(Loaded::Records { id, snapshot, index: Box::new(index), expiries: Box::new(expiries) }))
     }
 }
 

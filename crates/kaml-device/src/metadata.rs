@@ -11,6 +11,7 @@ use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::reader::READS_MAX;
 use crate::roots::ROOT_PEEK_BYTES;
 use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError};
+use std::ops::Range;
 
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
@@ -172,10 +173,19 @@ pub(crate) fn read_again<T>(mut read: impl FnMut() -> Result<T, Error>) -> Resul
 }
 
 pub(crate) fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
-    read_again(|| read_stream_once(medium, stream))
+    Ok(read_stream_unless(medium, stream, &|| false)?.expect("nothing stops it"))
 }
 
-fn read_stream_once(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
+/// As [`read_stream`], but gives up once `stop` returns true; it then returns nothing.
+pub(crate) fn read_stream_unless(
+    medium: &dyn Medium,
+    stream: &Stream,
+    stop: &dyn Fn() -> bool,
+) -> Result<Option<Vec<u8>>, Error> {
+    read_again(|| read_stream_once(medium, stream, stop))
+}
+
+fn read_stream_once(medium: &dyn Medium, stream: &Stream, stop: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, Error> {
     let page_bytes = u64::from(medium.geometry().page_bytes);
     let pages: u64 = stream.runs.iter().map(|r| u64::from(r.page_count)).sum();
     if stream.bytes > pages * page_bytes {
@@ -183,16 +193,43 @@ fn read_stream_once(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Err
     }
     let mut bytes = Vec::with_capacity((pages * page_bytes) as usize);
     for run in &stream.runs {
+        if stop() {
+            return Ok(None);
+        }
         read_run(medium, run, &mut |_, page| bytes.extend_from_slice(page))?;
     }
     bytes.truncate(stream.bytes as usize);
     match crc_fast::crc32_iscsi(&bytes) == stream.crc32c {
-        true => Ok(bytes),
+        true => Ok(Some(bytes)),
         false => {
             let first = stream.runs.first().map_or(0, |r| r.block);
             Err(Error::MetadataDamaged(format!("a stream from block {first} on does not match its checksum")))
         }
     }
+}
+
+/// Some bytes of a stream, whose checksum is not looked at.
+pub(crate) fn read_stream_range(medium: &dyn Medium, stream: &Stream, range: Range<u64>) -> Result<Vec<u8>, Error> {
+    let page_bytes = u64::from(medium.geometry().page_bytes);
+    let (first, end) = (range.start / page_bytes, range.end.div_ceil(page_bytes));
+    let mut bytes = Vec::with_capacity(((end - first) * page_bytes) as usize);
+    let mut begin = 0; // of a run, in pages of the stream
+    for run in &stream.runs {
+        let run_end = begin + u64::from(run.page_count);
+        let wanted = first.max(begin)..end.min(run_end);
+        if !wanted.is_empty() {
+            let page = run.page + (wanted.start - begin) as u32;
+            let part = Run { page, page_count: (wanted.end - wanted.start) as u32, ..*run };
+            read_run(medium, &part, &mut |_, page| bytes.extend_from_slice(page))?;
+        }
+        begin = run_end;
+    }
+    if begin < end {
+        return Err(Error::MetadataDamaged("a stream is longer than its pages".to_owned()));
+    }
+    bytes.drain(..(range.start - first * page_bytes) as usize);
+    bytes.truncate((range.end - range.start) as usize);
+    Ok(bytes)
 }
 
 /// What can be read of a stream, page by page; the remainder is zeroes.

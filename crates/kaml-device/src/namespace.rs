@@ -6,6 +6,8 @@
 
 use crate::clock::DeviceClock;
 use crate::expiries::Expiries;
+use crate::flash_index::ImageUse;
+use crate::format::part_list::list_bytes;
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::index::{IndexReader, IndexWriter};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
@@ -303,6 +305,8 @@ pub(crate) struct Namespace {
     pub(crate) versioned: Option<Box<Versioned>>,
     /// When its records expire; nothing while its index is not in memory.
     pub(crate) expiries: Expiries,
+    /// What readers do with its image while its index is not in memory.
+    pub(crate) image_use: ImageUse,
 }
 
 impl Namespace {
@@ -340,6 +344,7 @@ impl Namespace {
             appended_chunks: 0,
             versioned: layout.versions().map(|_| Box::default()),
             expiries: Expiries::default(),
+            image_use: ImageUse::Unused,
         }
     }
 
@@ -402,9 +407,9 @@ impl Namespace {
                 });
                 directory.unwrap_or_else(standing) + parameters.buffer_bytes * 5 / 4
             }
-            None => {
-                self.index.as_ref().map_or_else(standing, |index| index.image_bytes() + self.expiries.image_bytes())
-            }
+            None => self.index.as_ref().map_or_else(standing, |index| {
+                index.image_bytes() + list_bytes(index.image_parts_max()) + self.expiries.image_bytes()
+            }),
         }
     }
 
@@ -435,6 +440,7 @@ impl Namespace {
     pub(crate) fn install(&mut self, index: IndexWriter) {
         *self.shared.index.write().expect("no panics under this lock") = Some(index.reader());
         self.index = Some(index);
+        self.image_use = ImageUse::Unused;
     }
 
     /// Takes the index out of memory; it must not have changed since its snapshot.
@@ -444,6 +450,7 @@ impl Namespace {
         *self.shared.index.write().expect("no panics under this lock") = None;
         *self.shared.versions_mut() = None;
         self.index = None;
+        self.image_use = ImageUse::Unused;
         self.expiries = Expiries::default(); // readers keep knowing when the next one is due
     }
 

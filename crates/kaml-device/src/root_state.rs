@@ -4,6 +4,7 @@
 //! Lives elsewhere:  executing them (`roots`, `checkpoint`).
 
 use crate::expiries::ExpiryCursor;
+use crate::format::part_list::PartListWriter;
 use crate::format::root::{Root, Run};
 use crate::index::ImageCursor;
 use crate::stream::StreamWriter;
@@ -87,6 +88,8 @@ pub(crate) struct Job {
     /// Journal entries from here on are not part of it.
     pub(crate) entry: u64,
     pub(crate) out: StreamWriter,
+    /// The parts of the index that it has so far; nothing after they were written.
+    pub(crate) parts: Option<PartListWriter>,
 }
 
 /// Taking checkpoints.

@@ -259,6 +259,38 @@ fn stale_snapshots_are_not_installed() {
     assert_eq!(device.get(2).unwrap(), None);
 }
 
+/// Goal:   what was found by the image of an index counts only while the index is not in memory, and not after it was; a due or damaged
+///         image is not used, nor one that is too short.
+/// Method: a record is looked up by an image, which then is loaded, changed, and written again.
+#[test]
+fn images_count_until_their_index_is_loaded() {
+    let mut device = Device::new(40);
+    device.put(1, b"old");
+    let namespace = device.namespace;
+    assert!(device.core.flash_index(namespace, 0).is_none(), "it is in memory");
+    device.unload();
+    assert!(device.core.flash_index(namespace, 1 << 20).is_none(), "a short image is loaded");
+    assert_eq!(device.core.image_load(), None);
+    let key = Key::from(1);
+    let image = device.core.flash_index(namespace, 0).unwrap();
+    assert_eq!(device.core.image_load(), Some(namespace));
+    let slot = image.find(&device.medium, &key.into()).unwrap().unwrap();
+    assert_eq!(image.find(&device.medium, &Key::from(2).into()), Ok(None));
+    assert!(matches!(device.core.read_found(&image, key, slot), Ok(Some(Buffered::Programmed(_)))));
+    device.put(1, b"new");
+    assert_eq!(device.core.read_found(&image, key, slot).map(|found| found.is_some()), Ok(false), "in memory");
+    device.unload();
+    assert_eq!(device.core.read_found(&image, key, slot).map(|found| found.is_some()), Ok(false), "another image");
+    let newer = device.core.flash_index(namespace, 0).unwrap();
+    let newer_slot = newer.find(&device.medium, &key.into()).unwrap().unwrap();
+    assert_ne!(newer_slot, slot);
+    assert!(matches!(device.core.read_found(&newer, key, newer_slot), Ok(Some(_))));
+    device.core.end_image_load(namespace, true);
+    assert!(device.core.flash_index(namespace, 0).is_none(), "it cannot be loaded");
+    assert_eq!(device.core.image_load(), None);
+    assert_eq!(device.get(1).unwrap().unwrap(), b"new");
+}
+
 /// Goal:   the ring takes as many frames as it has room for and not one sector more: the oldest one that opening needs is not
 ///         overwritten.
 /// Method: frames of one sector until no more is taken, with a root that cannot move the tail left out; then opened after a crash.

@@ -87,7 +87,7 @@ struct Place {
 }
 
 impl Array {
-    fn new(layout: DenseLayout) -> Array {
+    pub(crate) fn new(layout: DenseLayout) -> Array {
         assert!((1..=DenseLayout::KEYS_MAX).contains(&layout.key_count), "room for {} keys", layout.key_count);
         let valid = 1..=DenseLayout::ADDR_BITS_MAX;
         assert!(valid.contains(&layout.addr_bits), "addr_bits {} is not in {valid:?}", layout.addr_bits);
@@ -114,7 +114,7 @@ impl Array {
 
     /// The key's number, if the index takes it.
     #[inline]
-    fn number(&self, key: &Key) -> Option<u64> {
+    pub(crate) fn number(&self, key: &Key) -> Option<u64> {
         key.as_u64().filter(|number| *number < self.layout.key_count)
     }
 
@@ -219,6 +219,11 @@ impl Array {
         {
             line.prefetch();
         }
+    }
+
+    /// Where the record of a number lies, by the words of its line.
+    pub(crate) fn slot_in_words(&self, number: u64, words: &[u64; 8]) -> Option<Slot> {
+        self.slot_of(self.entry(&Line::of(words), self.place(number).bit))
     }
 
     /// Writes an entry.
@@ -439,6 +444,12 @@ impl DenseWriter {
     /// Visits where every record lies, in the order of the keys.
     pub fn for_each_slot(&self, mut visit: impl FnMut(Slot)) {
         self.for_each(|_, slot| visit(slot));
+    }
+
+    /// Bytes of the image of a segment, at least, but for the last one.
+    pub(crate) fn image_bytes_min(&self) -> u64 {
+        let layout = self.array.layout;
+        image_bytes(layout.key_count.div_ceil(self.array.per_line).min(SEGMENT_LINES) as usize) as u64
     }
 
     fn entry_of(&self, slot: Slot) -> u64 {

@@ -77,7 +77,7 @@ impl Owner {
         let header = owner.publish_header(table, &built);
         owner.directory(table, DEPTH_LEAST, |_| header);
         table.stats.slot_count.store(u64::from(built.shape.slots()), Relaxed);
-        table.stats.image_bytes.store(image_bytes(table, built.shape) as u64, Relaxed);
+        table.stats.image_bytes.store(image_bytes(&table.fields, built.shape) as u64, Relaxed);
         owner.count_memory(table);
         owner
     }
@@ -254,7 +254,8 @@ impl Owner {
         old_pages.into_iter().for_each(|page| self.pages.give_back(&table.arena, page));
         let slots = table.stats.slot_count.load(Relaxed) + u64::from(built.shape.slots());
         table.stats.slot_count.store(slots - u64::from(low.shape.slots()) - u64::from(high.shape.slots()), Relaxed);
-        let [merged, low, high] = [built.shape, low.shape, high.shape].map(|shape| image_bytes(table, shape) as u64);
+        let [merged, low, high] =
+            [built.shape, low.shape, high.shape].map(|shape| image_bytes(&table.fields, shape) as u64);
         table.count_image(table.image_bytes() + merged - low - high);
     }
 
@@ -360,7 +361,7 @@ impl Table {
 fn add_slots(table: &Table, old: Shape, new: Shape) {
     let slots = table.stats.slot_count.load(Relaxed) + u64::from(new.slots()) - u64::from(old.slots());
     table.stats.slot_count.store(slots, Relaxed);
-    let [old, new] = [old, new].map(|shape| image_bytes(table, shape) as u64);
+    let [old, new] = [old, new].map(|shape| image_bytes(&table.fields, shape) as u64);
     table.count_image(table.image_bytes() + new - old);
 }
 

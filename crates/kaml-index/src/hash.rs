@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::arena::{Arena, NoAddressSpace};
+use crate::arena::{Arena, LINE_BYTES, NoAddressSpace};
 use crate::bucket::Fields;
 use crate::growth::Owner;
 use crate::mixed::Mixer;
 use crate::outside::Outside;
-use crate::snapshot::seed_of;
+use crate::snapshot::{HEAD_BYTES, seed_of};
 use crate::table::{Entry, Stats, Table};
 use crate::writer::Upsert;
 use crate::{Cursor, Key, KeyKind, Slot, SnapshotError};
@@ -231,6 +231,11 @@ impl HashWriter {
         self.table.outside.for_each_value(|value| {
             visit(self.table.fields.slot_of(value).expect("values that exist"));
         });
+    }
+
+    /// Bytes of the image of a segment, at least.
+    pub(crate) fn image_bytes_min(&self) -> u64 {
+        (HEAD_BYTES + self.table.page_lines() as usize * LINE_BYTES) as u64
     }
 
     /// What its keys are mixed with.

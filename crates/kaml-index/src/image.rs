@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::arena::{LINE_BYTES, Line};
 use crate::dense::{Array, DenseWriter, SEGMENT_LINES};
 use crate::snapshot::checksum;
-use crate::{SnapshotCursor, SnapshotError};
+use crate::{Slot, SnapshotCursor, SnapshotError};
 
 /// Before the lines of each image.
 ///
@@ -160,6 +160,19 @@ impl Array {
             .expect("the image has as many bytes as its lines take");
         check_lines(self, head, lines, self.first_line(head))?;
         Ok(Image { head, lines })
+    }
+
+    /// Where the record of a number lies, by the image that answers for it.
+    pub(crate) fn slot_in_image(&self, number: u64, image: &[u8]) -> Result<Option<Slot>, SnapshotError> {
+        let image = self.check(image)?;
+        let (from, first, until) = (image.head.from.get(), image.head.first.get(), image.head.until.get());
+        if !(from..until).contains(&number) {
+            return Err(SnapshotError::OutOfOrder { expected: Some(number), found: from });
+        }
+        let line = number
+            .checked_sub(first)
+            .and_then(|_| image.lines.get((number / self.per_line - self.first_line(image.head)) as usize));
+        Ok(line.and_then(|words| self.slot_in_words(number, &words.map(U64::get))))
     }
 
     fn first_line(&self, head: &Head) -> u64 {

@@ -220,6 +220,15 @@ impl IndexWriter {
         })
     }
 
+    /// Images of a snapshot taken now, at most.
+    pub fn image_parts_max(&self) -> u64 {
+        let least = match self {
+            IndexWriter::Hash(index) => index.image_bytes_min(),
+            IndexWriter::Dense(index) => index.image_bytes_min(),
+        };
+        self.image_bytes() / least + 2 // the last segment of a dense index can be shorter
+    }
+
     /// Bits of its chunk numbers.
     pub fn addr_bits(&self) -> u32 {
         either!(self, index => index.layout().addr_bits)

@@ -19,6 +19,7 @@
 //! | `growth`   | changing segments                                                       |
 //! | `outside`  | keys that were chosen to collide                                        |
 //! | `snapshot` | images of segments                                                      |
+//! | `probe`    | one key in one image                                                    |
 //! | `hash`     | the public types of the hash index, made of the rooms above             |
 //! | `dense`    | the array of a dense index                                              |
 //! | `image`    | images of its segments                                                  |
@@ -37,6 +38,7 @@ mod len_code;
 mod measure;
 mod mixed;
 mod outside;
+mod probe;
 mod shape;
 mod snapshot;
 mod table;
@@ -49,4 +51,5 @@ pub use index::{Cursor, IndexLayout, IndexReader, IndexWriter, Slot};
 pub use key::{FullKey, KEY_BYTES_MAX, KeptKey, Key, KeyBuf, KeyError, KeyKind, KeyRef};
 pub use len_code::LenCode;
 pub use measure::{IndexFigures, measure};
+pub use probe::ImageReader;
 pub use snapshot::{SnapshotCursor, SnapshotError};

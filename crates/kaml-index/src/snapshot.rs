@@ -23,11 +23,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::arena::{ENTRIES_PER_LINE, LINE_BYTES, NoAddressSpace, PAGE_LINES};
-use crate::bucket::{self, EXTRA_BUCKET_BITS, Raw, SLOTS_MIN, Words, low_bits};
+use crate::bucket::{self, EXTRA_BUCKET_BITS, Fields, Raw, SLOTS_MIN, Words, low_bits};
 use crate::growth::{Built, DEPTH_LEAST, Owner};
 use crate::mixed::Mixed;
+use crate::probe::Coding;
 use crate::shape::{DEPTH_MAX, HEADER_LINES, PAGES_MAX, Shape};
-use crate::table::{Entry, Table, by_slots, extra_at};
+use crate::table::{Entry, Table, by_slots, extra_at, page_lines};
 use crate::{HashLayout, HashWriter, Key, KeyKind};
 
 /// Before the buckets of each image.
@@ -104,6 +105,11 @@ pub struct SnapshotCursor(pub(crate) u64);
 impl SnapshotCursor {
     /// Where every snapshot begins.
     pub const START: SnapshotCursor = SnapshotCursor(0);
+
+    /// The [place](crate::ImageReader::place) of the first key of the next image.
+    pub fn place(self) -> u64 {
+        self.0
+    }
 }
 
 /// Why an image was refused. Nothing of it is in the index then.
@@ -204,8 +210,8 @@ const PARALLEL_BYTES: usize = 1 << 20;
 
 /// One image, its head checked.
 #[derive(Clone, Copy)]
-struct Image<'a> {
-    shape: Shape,
+pub(crate) struct Image<'a> {
+    pub(crate) shape: Shape,
     bytes: &'a [u8],
 }
 
@@ -221,7 +227,7 @@ impl HashWriter {
         let shape = header.shape();
         assert!(shape.start() == from.0, "cursors are where segments begin, and none merge across the last one");
         let start = out.len();
-        let bytes = image_bytes(table, shape);
+        let bytes = image_bytes(&table.fields, shape);
         out.reserve(bytes);
         let mut outside = vec![];
         table.outside.collect(shape, &mut outside);
@@ -278,7 +284,7 @@ impl HashWriter {
         });
         match copied {
             Ok(()) => {
-                table.outside.add(images.iter().flat_map(|image| image.outside().iter().map(OutsideEntry::entry)));
+                table.outside.add(images.iter().flat_map(Image::outside_entries));
                 self.owner.start_loaded(table, &targets)
             }
             Err(_) => targets
@@ -315,19 +321,14 @@ impl Table {
     /// The images of a snapshot, if they cover all keys; only their heads are looked at.
     fn images<'a>(&self, snapshot: &'a [u8]) -> Result<Vec<Image<'a>>, SnapshotError> {
         let (mut rest, mut images, mut next) = (snapshot, vec![], Some(0));
+        let coding = self.coding();
         while !rest.is_empty() {
-            let (head, _) = Head::read_from_prefix(rest)
-                .map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: rest.len() })?;
-            let shape = check_head(self, &head)?;
-            let outside_bytes = head.outside.get().saturating_mul(size_of::<OutsideEntry>() as u64);
-            let needed = (outside_bytes as usize).saturating_add(head.bytes.get() as usize);
-            let (bytes, behind) =
-                rest.split_at_checked(needed).ok_or(SnapshotError::Short { needed, got: rest.len() })?;
-            if next != Some(shape.start()) {
-                return Err(SnapshotError::OutOfOrder { expected: next, found: shape.start() });
+            let (image, behind) = coding.first_image(rest)?;
+            if next != Some(image.shape.start()) {
+                return Err(SnapshotError::OutOfOrder { expected: next, found: image.shape.start() });
             }
-            next = shape.end();
-            images.push(Image { shape, bytes });
+            next = image.shape.end();
+            images.push(image);
             rest = behind;
         }
         match next {
@@ -336,17 +337,15 @@ impl Table {
         }
     }
 
+    pub(crate) fn coding(&self) -> Coding {
+        Coding { fields: self.fields, mixer: self.mixer, layout: self.layout, seed: self.seed }
+    }
+
     /// Checks an image and copies its buckets into pages that nothing refers to.
     fn copy_in(&self, image: &Image<'_>, pages: &[u32]) -> Result<(), SnapshotError> {
-        let (head, rest) = Head::ref_from_prefix(image.bytes).expect("heads were looked at");
-        let (computed, found) = (checksum(image.bytes), head.crc32c.get());
-        if computed != found {
-            return Err(SnapshotError::Checksum { found, computed });
-        }
-        let line_count = pages.len() * self.page_lines() as usize;
-        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(rest, line_count).expect("its length is a multiple");
-        by_slots!(image.shape.slots_per_bucket(), N => check_buckets::<N>(self, image.shape, lines)?);
-        check_outside(self, image)?;
+        let (coding, lines) = (self.coding(), image.checked_lines()?);
+        by_slots!(image.shape.slots_per_bucket(), N => check_buckets::<N>(&coding, image.shape, lines)?);
+        check_outside(&coding, image)?;
         for (lines, &page) in lines.chunks(self.page_lines() as usize).zip(pages) {
             for (words, line) in lines.iter().zip(page * self.page_lines()..) {
                 self.arena.line(line).store(&words.map(U64::get));
@@ -356,7 +355,42 @@ impl Table {
     }
 }
 
+impl Coding {
+    /// The image at the beginning of some bytes, its head checked, and those after it.
+    pub(crate) fn first_image<'a>(&self, bytes: &'a [u8]) -> Result<(Image<'a>, &'a [u8]), SnapshotError> {
+        let (head, _) =
+            Head::read_from_prefix(bytes).map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: bytes.len() })?;
+        let shape = check_head(self, &head)?;
+        let outside_bytes = head.outside.get().saturating_mul(size_of::<OutsideEntry>() as u64);
+        let needed = (outside_bytes as usize).saturating_add(head.bytes.get() as usize);
+        let (bytes, behind) =
+            bytes.split_at_checked(needed).ok_or(SnapshotError::Short { needed, got: bytes.len() })?;
+        Ok((Image { shape, bytes }, behind))
+    }
+
+    /// Lines of a page.
+    fn page_lines(&self) -> u32 {
+        page_lines(&self.fields)
+    }
+}
+
 impl Image<'_> {
+    /// The lines of its pages, if its checksum is right.
+    pub(crate) fn checked_lines(&self) -> Result<&[[U64; 8]], SnapshotError> {
+        let (head, _) = Head::ref_from_prefix(self.bytes).expect("heads were looked at");
+        let (computed, found) = (checksum(self.bytes), head.crc32c.get());
+        if computed != found {
+            return Err(SnapshotError::Checksum { found, computed });
+        }
+        let lines = &self.bytes[HEAD_BYTES..head.bytes.get() as usize];
+        Ok(<[[U64; 8]]>::ref_from_bytes(lines).expect("its length is a multiple"))
+    }
+
+    /// Keys that have no slot, with their values.
+    pub(crate) fn outside_entries(&self) -> impl Iterator<Item = Entry> {
+        self.outside().iter().map(OutsideEntry::entry)
+    }
+
     /// The entries after the pages.
     fn outside(&self) -> &[OutsideEntry] {
         let (head, _) = Head::ref_from_prefix(self.bytes).expect("heads were looked at");
@@ -404,7 +438,7 @@ impl Owner {
         let sum = |of: fn(Shape) -> u32| segments.iter().map(|built| u64::from(of(built.shape))).sum();
         table.stats.key_count.store(sum(Shape::count) + table.outside.len(), Relaxed);
         table.stats.slot_count.store(sum(Shape::slots), Relaxed);
-        let images = segments.iter().map(|built| image_bytes(table, built.shape) as u64).sum();
+        let images = segments.iter().map(|built| image_bytes(&table.fields, built.shape) as u64).sum();
         table.stats.image_bytes.store(images, Relaxed);
         self.count_memory(table);
     }
@@ -446,14 +480,14 @@ pub(crate) fn checksum(image: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-fn check_head(table: &Table, head: &Head) -> Result<Shape, SnapshotError> {
+fn check_head(coding: &Coding, head: &Head) -> Result<Shape, SnapshotError> {
     if head.magic != MAGIC {
         return Err(SnapshotError::Magic { found: head.magic });
     }
     if head.version.get() != VERSION {
         return Err(SnapshotError::Version { found: head.version.get() });
     }
-    let own = (kind_code(table.layout), table.layout.addr_bits, table.seed);
+    let own = (kind_code(coding.layout), coding.layout.addr_bits, coding.seed);
     if (head.keys, u32::from(head.addr_bits), head.seed.get()) != own {
         return Err(SnapshotError::Foreign);
     }
@@ -464,32 +498,32 @@ fn check_head(table: &Table, head: &Head) -> Result<Shape, SnapshotError> {
     field("prefix", prefix.into(), u64::from(prefix) <= low_bits(depth))?;
     field("pages", pages.into(), (1..PAGES_MAX).contains(&pages))?;
     let (slots, count, bytes) = (u32::from(head.slots), head.count.get(), head.bytes.get());
-    let possible = Shape::new(&table.fields, prefix, depth, pages).slots_per_bucket();
+    let possible = Shape::new(&coding.fields, prefix, depth, pages).slots_per_bucket();
     field("slots", slots.into(), (SLOTS_MIN..=possible).contains(&slots))?;
     let shape = Shape::with_slots(prefix, depth, pages, slots);
     field("count", count.into(), count <= shape.slots())?;
-    field("bytes", bytes.into(), bytes as usize == image_bytes(table, shape))?;
+    field("bytes", bytes.into(), bytes as usize == image_bytes(&coding.fields, shape))?;
     field("reserved", 1, head.reserved == [0; 20])?;
     Ok(shape.with_count(count))
 }
 
 /// Head and pages.
-pub(crate) fn image_bytes(table: &Table, shape: Shape) -> usize {
-    HEAD_BYTES + (shape.pages() * table.page_lines()) as usize * LINE_BYTES
+pub(crate) fn image_bytes(fields: &Fields, shape: Shape) -> usize {
+    HEAD_BYTES + (shape.pages() * page_lines(fields)) as usize * LINE_BYTES
 }
 
 /// Refuses entries that are of no key, of another segment's, or not in their order.
-fn check_outside(table: &Table, image: &Image<'_>) -> Result<(), SnapshotError> {
+fn check_outside(coding: &Coding, image: &Image<'_>) -> Result<(), SnapshotError> {
     let mut last = None;
     for (i, entry) in (0..).zip(image.outside()) {
         let (mixed, value) = entry.entry();
-        let is_key = match table.layout.keys {
+        let is_key = match coding.layout.keys {
             KeyKind::U64 => mixed.high == 0 && entry.len_less_one == 0,
             KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
-                entry.len_less_one.get() <= Key::BYTES_MAX as u64 && table.mixer.key(&mixed).is_some()
+                entry.len_less_one.get() <= Key::BYTES_MAX as u64 && coding.mixer.key(&mixed).is_some()
             }
         };
-        let is_value = table.fields.slot_of(value).is_some_and(|slot| table.fields.value_of(slot) == value);
+        let is_value = coding.fields.slot_of(value).is_some_and(|slot| coding.fields.value_of(slot) == value);
         if !is_key || !is_value || !image.shape.holds(mixed.m) || last.replace(mixed) >= Some(mixed) {
             return Err(SnapshotError::Outside { entry: i });
         }
@@ -498,21 +532,21 @@ fn check_outside(table: &Table, image: &Image<'_>) -> Result<(), SnapshotError> 
 }
 
 /// Refuses slots that are not where their key belongs, bits outside of slots, and a wrong count.
-fn check_buckets<const N: usize>(table: &Table, shape: Shape, lines: &[[U64; 8]]) -> Result<(), SnapshotError> {
+fn check_buckets<const N: usize>(coding: &Coding, shape: Shape, lines: &[[U64; 8]]) -> Result<(), SnapshotError> {
     let mut outside: Words = [u64::MAX; 9];
     for slot in 0..N {
         outside.iter_mut().zip(bucket::slot_mask::<N>(slot)).for_each(|(outside, mask)| *outside &= !mask);
     }
     let mut count = 0;
     for bucket in 0..shape.buckets() {
-        let words = bucket_of_image(table, lines, bucket);
+        let words = bucket_of_image(coding, lines, bucket);
         for slot in 0..N {
             let raw = bucket::raw::<N>(&words, slot);
             if raw == Raw::default() {
                 continue;
             }
             count += 1;
-            if !is_at_home::<N>(table, shape, bucket, &words, slot, raw) {
+            if !is_at_home::<N>(coding, shape, bucket, &words, slot, raw) {
                 return Err(SnapshotError::Slot { bucket, slot: slot as u32 });
             }
         }
@@ -527,12 +561,12 @@ fn check_buckets<const N: usize>(table: &Table, shape: Shape, lines: &[[U64; 8]]
 }
 
 /// A bucket with its bits after the page.
-fn bucket_of_image(table: &Table, lines: &[[U64; 8]], bucket: u32) -> Words {
-    let (first, line) = (bucket / PAGE_LINES * table.page_lines(), bucket % PAGE_LINES);
+pub(crate) fn bucket_of_image(coding: &Coding, lines: &[[U64; 8]], bucket: u32) -> Words {
+    let (first, line) = (bucket / PAGE_LINES * coding.page_lines(), bucket % PAGE_LINES);
     let words = &lines[(first + line) as usize];
     std::array::from_fn(|i| match words.get(i) {
         Some(word) => word.get(),
-        None if table.fields.extra => {
+        None if coding.fields.extra => {
             let (extra_line, word, shift) = extra_at(line);
             lines[(first + extra_line) as usize][word].get() >> shift & low_bits(EXTRA_BUCKET_BITS)
         }
@@ -541,14 +575,21 @@ fn bucket_of_image(table: &Table, lines: &[[U64; 8]], bucket: u32) -> Words {
 }
 
 /// Whether a slot holds what the writer would put there, and nothing else.
-fn is_at_home<const N: usize>(table: &Table, shape: Shape, bucket: u32, words: &Words, slot: usize, raw: Raw) -> bool {
-    let fields = &table.fields;
+fn is_at_home<const N: usize>(
+    coding: &Coding,
+    shape: Shape,
+    bucket: u32,
+    words: &Words,
+    slot: usize,
+    raw: Raw,
+) -> bool {
+    let fields = &coding.fields;
     let (choice, kept, verbatim) = fields.key_of::<N>(words, slot);
     let mixed = shape.mixed(bucket, choice, kept, &verbatim);
     let place = shape.place(&mixed);
     let value = fields.value::<N>(words, slot);
     let packed = fields.pack::<N>(place.remainders[choice as usize], choice, value, &verbatim);
-    let key_is_whole = table.layout.keys == KeyKind::U64 || table.mixer.key(&mixed).is_some();
+    let key_is_whole = coding.layout.keys == KeyKind::U64 || coding.mixer.key(&mixed).is_some();
     fields.slot_of(value).is_some() && place.buckets[choice as usize] == bucket && raw == packed && key_is_whole
 }
 

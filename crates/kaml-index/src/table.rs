@@ -158,11 +158,17 @@ struct Aim {
 /// A listed entry.
 pub(crate) type Entry = (Mixed, u64);
 
+/// Lines of a page.
+#[inline]
+pub(crate) fn page_lines(fields: &Fields) -> u32 {
+    if fields.extra { PAGE_LINES + EXTRA_LINES } else { PAGE_LINES }
+}
+
 impl Table {
     /// Lines of a page.
     #[inline]
     pub(crate) fn page_lines(&self) -> u32 {
-        if self.fields.extra { PAGE_LINES + EXTRA_LINES } else { PAGE_LINES }
+        page_lines(&self.fields)
     }
 
     /// A bucket by the number of its page.

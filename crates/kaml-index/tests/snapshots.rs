@@ -5,8 +5,8 @@ mod support;
 use std::collections::HashMap;
 
 use kaml_index::{
-    DenseLayout, HashLayout, HashWriter, IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor,
-    SnapshotError,
+    DenseLayout, HashLayout, HashWriter, ImageReader, IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot,
+    SnapshotCursor, SnapshotError,
 };
 use proptest::prelude::*;
 use support::colliding;
@@ -258,5 +258,97 @@ fn indexes_get_more_bits() {
         for image in [&[][..], &[0; 64], &[255; 64]] {
             assert_eq!(layout.as_stored(image), layout);
         }
+    }
+}
+
+/// The images of an index, each with the place at which it begins.
+fn placed_images(index: &IndexWriter) -> Vec<(u64, Vec<u8>)> {
+    let (mut images, mut next) = (vec![], Some(SnapshotCursor::START));
+    while let Some(cursor) = next {
+        let mut image = vec![];
+        next = index.snapshot_next(cursor, &mut image);
+        images.push((cursor.place(), image));
+    }
+    images
+}
+
+/// The image that has a key.
+fn image_of<'a>(reader: &ImageReader, images: &'a [(u64, Vec<u8>)], key: &Key) -> &'a [u8] {
+    let place = reader.place(key).expect("the index takes the key");
+    &images[images.partition_point(|(first, _)| *first <= place) - 1].1
+}
+
+/// Goal:   each key is found in the image that has it, and no other key in any; an image of other keys is refused.
+/// Method: hash indexes of all kinds of keys, with lines of more bits and with keys that were chosen to collide, and dense ones with
+///         holes; all present keys and as many absent ones are looked up by place, and one of them in every other image.
+#[test]
+fn keys_are_found_in_their_images() {
+    let wide = HashLayout { keys: KeyKind::U64, addr_bits: 36 };
+    for layout in [LAYOUT, wide, LONG, HashLayout { keys: KeyKind::Any, addr_bits: 40 }] {
+        for (count, chosen) in [(0, 0), (1, 0), (300, 0), (60_000, 0), (0, 40), (20_000, 1000)] {
+            let (index, model) = filled_with_chosen(layout, count, chosen);
+            let (layout, index) = (IndexLayout::Hash(layout), IndexWriter::Hash(index));
+            let absent: Vec<Key> = match layout {
+                IndexLayout::Hash(layout) => (0..count).map(|i| key(layout, count * 3 + i)).collect(),
+                IndexLayout::Dense(_) => unreachable!("hash layouts"),
+            };
+            check_by_images(layout, &index, &model, &absent);
+        }
+    }
+    for (keys, step) in [(1, 1), (20, 7), (200_000, 3), (200_000, 40_000)] {
+        let len = LenCode::of(33).unwrap();
+        let layout = IndexLayout::Dense(DenseLayout { key_count: 200_000, addr_bits: 34, len });
+        let (mut index, mut model) = (IndexWriter::new(layout, 0).unwrap(), HashMap::new());
+        for i in (0..keys).step_by(step) {
+            model.insert(Key::from(i), Slot { at: i * 5, len });
+            index.insert(&Key::from(i), Slot { at: i * 5, len });
+        }
+        let absent: Vec<Key> = (0..200_000).map(Key::from).filter(|key| !model.contains_key(key)).collect();
+        check_by_images(layout, &index, &model, &absent);
+        let reader = ImageReader::new(layout, &placed_images(&index)[0].1).unwrap();
+        assert_eq!(reader.place(&Key::from(200_000)), None);
+    }
+}
+
+fn check_by_images(layout: IndexLayout, index: &IndexWriter, model: &HashMap<Key, Slot>, absent: &[Key]) {
+    let images = placed_images(index);
+    let reader = ImageReader::new(layout, &images[0].1).unwrap();
+    let keys = || model.keys().chain(absent);
+    // Each look-up checks all of its image.
+    let step = (keys().count() / 3000).max(1);
+    for key in keys().step_by(step) {
+        let found = reader.get(key, image_of(&reader, &images, key));
+        assert_eq!(found, Ok(model.get(key).copied()), "{key}");
+    }
+    for key in keys().take(1) {
+        let own = image_of(&reader, &images, key);
+        for (_, image) in images.iter().filter(|(_, image)| image != own) {
+            assert!(matches!(reader.get(key, image), Err(SnapshotError::OutOfOrder { .. })));
+        }
+    }
+}
+
+proptest! {
+    /// Goal:   no image makes a look-up panic, however damaged, and none returns what the undamaged one does not have.
+    /// Method: an image with bytes changed or cut off.
+    #[test]
+    fn damaged_images_are_refused(at in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<bool>(), dense: bool) {
+        let len = LenCode::of(3).unwrap();
+        let layout = match dense {
+            true => IndexLayout::Dense(DenseLayout { key_count: 2000, addr_bits: 34, len }),
+            false => IndexLayout::Hash(LAYOUT),
+        };
+        let mut index = IndexWriter::new(layout, 5).unwrap();
+        for i in 0..1000u64 {
+            index.insert(&Key::from(i), Slot { at: i, len });
+        }
+        let mut image = placed_images(&index).swap_remove(0).1;
+        let reader = ImageReader::new(layout, &image).unwrap();
+        let at = at.index(image.len());
+        if cut { image.truncate(at) } else { image[at] ^= 1 << bit }
+        for key in [Key::from(7), Key::from(1500)] {
+            prop_assert!(reader.get(&key, &image).is_err());
+        }
+        let _ = ImageReader::new(layout, &image).map(|reader| reader.get(&Key::from(7), &image));
     }
 }

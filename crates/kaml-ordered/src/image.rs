@@ -13,6 +13,7 @@
 //! A part is valid when its checksum is, when it continues the one before, and when every field and entry is one that this code could have
 //! written. A cut leaves a short part, refused as such.
 
+use std::cmp::Ordering;
 use std::mem::offset_of;
 
 use crc_fast::CrcAlgorithm;
@@ -63,7 +64,7 @@ pub(crate) const ADDR_BITS_AT: usize = offset_of!(Head, addr_bits);
 const MAGIC: [u8; 4] = *b"KOX1";
 const VERSION: u16 = 1;
 /// A part ends after the leaf with which it has so many bytes.
-const PART_BYTES: usize = 64 << 10;
+pub const PART_BYTES: usize = 64 << 10;
 
 const _: () = {
     assert!(HEAD_BYTES == 32);
@@ -78,6 +79,51 @@ pub struct ImageCursor(Vec<u8>);
 impl ImageCursor {
     /// Where every image begins.
     pub const START: ImageCursor = ImageCursor(vec![]);
+
+    /// A number for the bound at which the next part begins; larger bounds have no smaller numbers.
+    pub fn place(&self) -> u64 {
+        place_of(&self.0)
+    }
+}
+
+/// A number for a key, as [`ImageCursor::place`] has it for bounds: its first eight bytes, with zeroes after a shorter one.
+pub fn place_of(key: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    let len = key.len().min(8);
+    first[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(first)
+}
+
+/// As many bytes at the beginning of a part have all that [`begins_after`] looks at.
+pub const PART_BEGIN_BYTES: usize = HEAD_BYTES + KEY_BYTES_MAX;
+
+/// Whether a part, of which these are the first bytes, has only keys after `key`. Bytes of no part return any result: only
+/// [`slot_in_part`] checks them.
+pub fn begins_after(part: &[u8], key: &[u8]) -> bool {
+    let from = Head::read_from_prefix(part).ok().and_then(|(head, rest)| rest.get(..head.from_len.get().into()));
+    from.is_some_and(|from| from > key)
+}
+
+/// Where the record of a key lies, by the part of an image that has the key. `layout` is that of the index, with the bits of chunk numbers
+/// that the image has ([`OrderedLayout::as_stored`]).
+///
+/// # Errors
+/// The bytes are no whole part of an image of this layout, or one of other keys.
+pub fn slot_in_part(layout: OrderedLayout, part: &[u8], key: &[u8]) -> Result<Option<Slot>, ImageError> {
+    let (part, _) = check_part(part, layout)?;
+    if part.from > key || part.until.is_some_and(|until| until <= key) {
+        return Err(ImageError::OutOfOrder { part: 0 });
+    }
+    let (mut own, mut rest) = (part.from.to_vec(), part.entries);
+    for entry in 0..part.count {
+        let slot = part.next(&mut own, &mut rest, entry == 0).ok_or(ImageError::Entry { part: 0, entry })?;
+        match own.as_slice().cmp(key) {
+            Ordering::Less => {}
+            Ordering::Equal => return Ok(Some(slot)),
+            Ordering::Greater => return Ok(None),
+        }
+    }
+    Ok(None)
 }
 
 /// Why an image was refused.

@@ -69,7 +69,7 @@ mod versions;
 mod writer;
 
 pub use build::{BuildError, OrderedBuilder};
-pub use image::{ImageCursor, ImageError};
+pub use image::{ImageCursor, ImageError, PART_BEGIN_BYTES, PART_BYTES, begins_after, place_of, slot_in_part};
 pub use kaml_index::{LenCode, Slot};
 pub use key::{KEY_BYTES_MAX, KeyError, check_key};
 pub use measure::{MeasuredKeys, OrderedFigures, measure};

@@ -4,7 +4,9 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use kaml_ordered::{ImageCursor, ImageError, OrderedLayout, OrderedWriter, Slot};
+use kaml_ordered::{
+    ImageCursor, ImageError, OrderedLayout, OrderedWriter, PART_BEGIN_BYTES, Slot, begins_after, place_of, slot_in_part,
+};
 use proptest::prelude::*;
 use support::{SHAPES, key, slot};
 
@@ -216,5 +218,54 @@ fn indexes_get_more_bits() {
     }
     for image in [&[][..], &[0; 32], &[255; 32]] {
         assert_eq!(LAYOUT.as_stored(image), LAYOUT);
+    }
+}
+
+/// Goal:   each key is found in the part that has it and no other key in any; a part of other keys is refused. Places and the beginnings of
+///         parts decide which part has a key.
+/// Method: indexes of every shape of keys; present and absent keys are looked up in the last part that does not begin after them, and one in
+///         all other parts.
+#[test]
+fn keys_are_found_in_their_parts() {
+    for shape in 0..SHAPES {
+        let (index, model) = filled(shape, if key(shape, 1).len() > 500 { 1_000 } else { 20_000 });
+        let (mut parts, mut next) = (vec![], Some(ImageCursor::START));
+        while let Some(cursor) = next {
+            let (place, mut part) = (cursor.place(), vec![]);
+            next = index.image_next(&cursor, &mut part);
+            parts.push((place, part));
+        }
+        assert!(parts.is_sorted_by_key(|(place, _)| *place));
+        let begins_after = |part: &[u8], key: &[u8]| begins_after(&part[..part.len().min(PART_BEGIN_BYTES)], key);
+        let absent = (0..100).map(|i| key(shape, 100_000 + i * 7)).filter(|key| !model.contains_key(key));
+        for key in model.keys().step_by(97).cloned().chain(absent) {
+            let own = parts.partition_point(|(_, part)| !begins_after(part, &key)) - 1;
+            assert!(parts[own].0 <= place_of(&key));
+            assert!(parts[own + 1..].iter().all(|(place, _)| *place >= place_of(&key)));
+            assert_eq!(slot_in_part(LAYOUT, &parts[own].1, &key), Ok(model.get(&key).copied()));
+        }
+        let key = model.keys().next().unwrap();
+        for (_, part) in &parts[1..] {
+            assert_eq!(slot_in_part(LAYOUT, part, key), Err(ImageError::OutOfOrder { part: 0 }));
+        }
+    }
+}
+
+proptest! {
+    /// Goal:   no part makes a look-up panic, however damaged.
+    /// Method: a part with bytes changed or cut off, its checksum right or wrong.
+    #[test]
+    fn damaged_parts_are_refused(shape in 0..SHAPES, at in any::<prop::sample::Index>(), with: u8, cut: bool, right: bool) {
+        let (index, _) = filled(shape, 200);
+        let mut part = parts(&index).swap_remove(0);
+        let whole = part.clone();
+        let at = at.index(part.len());
+        if cut { part.truncate(at) } else { part[at] = with }
+        if right && part.len() > 32 {
+            checksummed(&mut part);
+        }
+        let found = slot_in_part(LAYOUT, &part, &key(shape, 7));
+        prop_assert!(found.is_err() || right || part == whole);
+        begins_after(&part, &key(shape, 7));
     }
 }

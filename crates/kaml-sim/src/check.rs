@@ -8,6 +8,7 @@ use crate::medium::SimMedium;
 use crate::model::{Address, Comparison, Model, Phase};
 use crate::scenario::Workload;
 use crate::versions::{self, Past};
+use kaml_device::FullKey;
 use kaml_device::{
     BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, KeyBuf, KeyKind, NamespaceKind, Reader, SpaceReader,
 };
@@ -117,9 +118,23 @@ pub fn find(core: &mut Core, reader: &Reader, medium: &dyn Medium, space: u32, k
                 Err(FindError::NeedIndex) => core.load_index(medium, space)?,
             },
             Err(FindError::Refused(error)) => return Err(error),
-            Err(FindError::NeedIndex) => core.load_index(medium, space)?,
+            Err(FindError::NeedIndex) => match find_by_image(core, medium, space, key) {
+                Some(found) => return Ok(found),
+                None => core.load_index(medium, space)?,
+            },
         }
     }
+}
+
+/// Looks a key up by the image of an index that is not in memory; none if the index has to be loaded.
+fn find_by_image(core: &mut Core, medium: &dyn Medium, space: u32, key: &FullKey<'_>) -> Option<Located> {
+    let image = core.flash_index(space, 0)?;
+    let Some(slot) = image.find(medium, key).ok()? else { return Some(Located::Value(None)) };
+    Some(match core.read_found(&image, *key, slot).ok()?? {
+        Buffered::Absent => Located::Value(None),
+        Buffered::Value(value) => Located::Value(Some(value)),
+        Buffered::Programmed(read) => Located::Flash(read),
+    })
 }
 
 /// Looks a key or a block up; for a block, also which bytes of its unit it is.

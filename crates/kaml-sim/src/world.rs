@@ -77,6 +77,8 @@ const TIME_PASSES_ONE_IN: u64 = 4;
 const TIME_STEP_MAX: u64 = 12;
 /// What passes when nothing is in progress: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
+/// An index whose image is read is loaded in one of so many nanoseconds.
+const IMAGE_LOADS_ONE_IN: u64 = 8;
 
 /// A device in use.
 pub struct World {
@@ -252,6 +254,11 @@ impl World {
         if let Some(id) = self.core.wanted_index() {
             self.core.forget_wanted_index();
             self.load_index(id)?;
+        }
+        // Readers look keys up in an image for a while before its index is in memory.
+        if let Some(id) = self.core.image_load().filter(|_| self.medium.now_ns().is_multiple_of(IMAGE_LOADS_ONE_IN)) {
+            let is_loaded = self.load_index(id)?;
+            self.core.end_image_load(id, !is_loaded);
         }
         if let Some((space, retention)) = self.core.take_low_merge() {
             self.submit(PastCommand::merge_when_low(space, retention));

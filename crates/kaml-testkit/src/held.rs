@@ -3,7 +3,7 @@
 use crate::{Access, Watched};
 use kaml_device::Core;
 use kaml_flash::{FormatOptions, Geometry, Io, Medium, MediumError, MemoryMedium, Queue};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A gate that reads of blocked callers pass. A closed gate blocks them.
@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex};
 pub struct Held {
     /// Reads fail from now on.
     pub fails: AtomicBool,
+    /// Reads of fewer bytes neither fail nor are blocked.
+    pub least_bytes: AtomicUsize,
     is_held: Mutex<bool>,
     let_go: Condvar,
     /// Callers that the gate blocks now.
@@ -34,7 +36,9 @@ impl Held {
         let held = Arc::new(Held::default());
         let gate = held.clone();
         let watch = move |seen: Access<'_>| match seen {
-            Access::Operation(Io::Read { .. }) => gate.pass(),
+            Access::Operation(Io::Read { into, .. }) if into.len() >= gate.least_bytes.load(Ordering::SeqCst) => {
+                gate.pass()
+            }
             Access::Operation(_) | Access::RingRead => Ok(()),
         };
         (held, Arc::new(Watched { medium, watch, before }))

@@ -5,7 +5,7 @@
 //! Implements:       docs/ARCHITECTURE.md "Execution" (the housekeeping thread).
 
 use crate::NamespaceId;
-use crate::driver::Shared;
+use crate::driver::{Shared, load_read_images};
 use crate::error::Error;
 use crate::merging::LowMerge;
 use crate::sync::{Instant, JoinHandle, channel, spawn};
@@ -68,6 +68,8 @@ impl Housekeeper {
         core.poll(self.began.elapsed().as_nanos() as u64, &mut self.started);
         if let Some(id) = core.wanted_index().filter(|_| self.loader.as_ref().is_none_or(JoinHandle::is_finished)) {
             self.loader = load_for_moves(shared, id);
+        } else if core.image_load().is_some() && self.loader.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.loader = load_read_images(shared);
         }
         if self.looked_at.elapsed() >= index_idle {
             self.looked_at = Instant::now();
@@ -79,6 +81,8 @@ impl Housekeeper {
             (true, false) => IDLE,
             (false, false) => RETRY,
         };
+        // The thread that would load it may be about to end.
+        let pause = if core.image_load().is_some() { pause.min(RETRY) } else { pause };
         let pause = pause.min(index_idle);
         // What has expired is released in time; nobody sees it in any case.
         let pause = core.ms_to_next_expiry().map_or(pause, |ms| pause.min(Duration::from_millis(ms + 1)));

@@ -171,11 +171,14 @@ impl Shared {
     }
 
     fn find_unit(&self, namespace: NamespaceId, unit: u64) -> Result<Buffered, Error> {
+        let key = Key::from(unit);
         self.look(namespace, || {
-            Ok(match self.reader.find_unit(namespace, unit)? {
-                Found::Absent => Buffered::Absent,
-                Found::Flash(read) => Buffered::Programmed(read),
-                Found::Buffered => self.lock().read_buffered(namespace, Key::from(unit))?,
+            Ok(match self.reader.find_unit(namespace, unit) {
+                Ok(Found::Absent) => Buffered::Absent,
+                Ok(Found::Flash(read)) => Buffered::Programmed(read),
+                Ok(Found::Buffered) => self.lock().read_buffered(namespace, key)?,
+                Err(FindError::NeedIndex) => self.find_by_image(namespace, &key.into()).ok_or(FindError::NeedIndex)?,
+                Err(refused) => return Err(refused),
             })
         })
     }

@@ -16,7 +16,7 @@ use crate::queue::AsyncQueue;
 use crate::stats::{BlockMap, BlockMapBuilder, DeviceInfo, LatencyHistograms, Stats, Wear};
 use crate::sync::{JoinHandle, Mutex};
 use crate::{Cursor, KeyBuf, NamespaceId};
-use kaml_device::{Activity, BlockActivity, Body, Condition, KeyRef, Op, OpenReport, SpaceReader};
+use kaml_device::{Activity, BlockActivity, Body, Condition, FindError, KeyRef, Op, OpenReport, SpaceReader};
 use kaml_flash::Durability;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -177,7 +177,7 @@ impl Device {
         self.shared().get_bytes(namespace, &key, spent)
     }
 
-    /// Whether a key exists; never reads flash, unless the namespace keeps versions.
+    /// Whether a key exists; never reads flash, unless the namespace keeps versions or its index is not in memory yet.
     ///
     /// # Errors
     /// As [`Device::get`].
@@ -185,7 +185,10 @@ impl Device {
         let (shared, key) = (self.shared(), key.into());
         let key = shared.key(key)?;
         match self.kind(namespace)? {
-            SpaceReader::Records(records) => shared.look(namespace, || records.exists(key)),
+            SpaceReader::Records(records) => shared.look(namespace, || match records.exists(key) {
+                Err(FindError::NeedIndex) => shared.exists_by_image(namespace, &key).ok_or(FindError::NeedIndex),
+                exists => exists,
+            }),
             SpaceReader::Versions(_) => shared.version_exists(namespace, key.key()),
             SpaceReader::Blocks => Err(Error::HoldsBlocks(namespace)),
         }

@@ -6,10 +6,12 @@
 //!                   (`queue`).
 //! Implements:       docs/ARCHITECTURE.md "Execution".
 
+mod by_image;
 mod large;
 mod merging;
 mod reads;
 
+pub(crate) use by_image::load_read_images;
 pub(crate) use reads::Lookup;
 
 use crate::NamespaceId;

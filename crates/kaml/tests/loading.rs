@@ -1,7 +1,8 @@
 //! Indexes that leave memory and come back while others are at work.
 
 use kaml::{
-    BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceKind, NamespaceOptions, VersionOptions,
+    Batch, BlockOptions, CreateOptions, Device, Error, KeyKind, NamespaceId, NamespaceKind, NamespaceOptions,
+    VersionOptions,
 };
 use kaml_testkit::Held;
 use std::sync::Arc;
@@ -217,4 +218,211 @@ fn indexes_are_loaded_for_collection() {
         }
     }
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+/// Reads of so many bytes are those of a whole index; a part of one has fewer.
+const WHOLE_INDEX_BYTES: usize = 100 << 10;
+/// As many keys have an index whose image is worth reading.
+const MANY: u64 = 160_000;
+
+fn long_key(kind: KeyKind, i: u64) -> Vec<u8> {
+    match kind {
+        KeyKind::U64 => i.to_be_bytes().to_vec(),
+        KeyKind::Bytes => format!("{i:x}").into_bytes(),
+        KeyKind::Any | KeyKind::Ordered => format!("users/by-number/{}/{i}", i % 3).into_bytes(),
+    }
+}
+
+/// A device that was closed and opened, with many records of a kind in one namespace and a few in another.
+fn reopened(kind: KeyKind) -> (Arc<Held>, Device, NamespaceId, NamespaceId) {
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium.clone()).unwrap();
+    let large = device.create_namespace("large", &NamespaceOptions::records(kind)).unwrap();
+    let small = records(&device, "small", 100);
+    let mut batch = Batch::new();
+    for i in 0..MANY {
+        batch.put(large, &long_key(kind, i), &i.to_le_bytes());
+        if batch.len() == 500 {
+            device.write(&batch).unwrap();
+            batch.clear();
+        }
+    }
+    assert!(batch.is_empty());
+    device.close().unwrap();
+    let device = Device::on_medium(medium).unwrap();
+    (held, device, large, small)
+}
+
+/// Reads of whole indexes are blocked until this is dropped, which a test that fails does, too.
+struct Blocked<'a>(&'a Held);
+
+impl<'a> Blocked<'a> {
+    fn new(held: &'a Held) -> Blocked<'a> {
+        held.least_bytes.store(WHOLE_INDEX_BYTES, Ordering::SeqCst);
+        held.hold(true);
+        Blocked(held)
+    }
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.hold(false);
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Goal:   gets do not wait for an index that is not in memory, whatever its keys; changes and listings do. Gets alone bring it into memory.
+/// Method: whole indexes cannot be read. Present and absent keys are looked up one by one, in a batch and in a queue. A put waits until the
+///         index can be read, and is seen then.
+#[test]
+fn gets_do_not_wait_for_an_index() {
+    for kind in [KeyKind::U64, KeyKind::Bytes, KeyKind::Any, KeyKind::Ordered] {
+        let (held, device, large, _) = reopened(kind);
+        let blocked = Blocked::new(&held);
+        let keys: Vec<u64> = (0..MANY).step_by(7919).collect();
+        for &i in &keys {
+            assert_eq!(
+                device.get(large, &long_key(kind, i)).unwrap().as_deref(),
+                Some(&i.to_le_bytes()[..]),
+                "{kind:?} {i}"
+            );
+            assert!(device.exists(large, &long_key(kind, i)).unwrap());
+            assert_eq!(device.get(large, &long_key(kind, MANY + i)).unwrap(), None);
+            assert!(!device.exists(large, &long_key(kind, MANY + i)).unwrap());
+        }
+        wait_until("nobody loads the index", || held.waiting.load(Ordering::SeqCst) == 1);
+        assert!(!device.is_namespace_loaded(large).unwrap());
+        std::thread::scope(|scope| {
+            let put = scope.spawn(|| device.put(large, &long_key(kind, 7), b"new").unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!put.is_finished(), "a put needs the index");
+            assert_eq!(device.get(large, &long_key(kind, 7)).unwrap().as_deref(), Some(&7u64.to_le_bytes()[..]));
+            drop(blocked);
+        });
+        assert!(device.is_namespace_loaded(large).unwrap());
+        assert_eq!(device.get(large, &long_key(kind, 7)).unwrap().as_deref(), Some(&b"new"[..]));
+        device.close().unwrap();
+    }
+}
+
+/// Goal:   reads of blocks in one unit do not wait for the index of their namespace, present or not; others do.
+/// Method: units so far apart that each is in another part of the image; whole indexes cannot be read.
+#[test]
+fn reads_of_blocks_do_not_wait_for_an_index() {
+    const APART: u64 = 20_000;
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium.clone()).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, 64 * APART).into()).unwrap();
+    (0..64u8).for_each(|i| device.block_write(disk, u64::from(i) * APART, &[i + 1; 4096]).unwrap());
+    device.close().unwrap();
+    let device = Device::on_medium(medium).unwrap();
+    let blocked = Blocked::new(&held);
+    let mut found = [9; 4096];
+    for i in 0..64u8 {
+        device.block_read(disk, u64::from(i) * APART, &mut found).unwrap();
+        assert_eq!(found, [i + 1; 4096]);
+        device.block_read(disk, u64::from(i) * APART + 1 + u64::from(i), &mut found).unwrap();
+        assert_eq!(found, [0; 4096]);
+    }
+    wait_until("nobody loads the index", || held.waiting.load(Ordering::SeqCst) == 1);
+    assert!(!device.is_namespace_loaded(disk).unwrap());
+    drop(blocked);
+    let mut both = [9; 2 * 4096];
+    device.block_read(disk, APART, &mut both).unwrap();
+    assert_eq!((&both[..4096], &both[4096..]), (&[2; 4096][..], &[0; 4096][..]));
+    device.close().unwrap();
+}
+
+/// Goal:   gets bring an index into memory, and it leaves it again.
+/// Method: one get after opening; then the namespace is unloaded, and the same once more.
+#[test]
+fn a_get_brings_the_index_into_memory() {
+    let (_held, device, large, _) = reopened(KeyKind::U64);
+    for _ in 0..2 {
+        assert!(device.get(large, 5u64).unwrap().is_some());
+        wait_until("the index is not loaded", || device.is_namespace_loaded(large).unwrap());
+        wait_until("the index does not leave memory", || device.unload_namespace(large).unwrap());
+    }
+    device.close().unwrap();
+}
+
+/// Goal:   a device is closed while an index is loaded for gets, without waiting for it, and nothing is lost.
+/// Method: whole indexes cannot be read when closing begins; they can after a while. What is read then is the end of one block.
+#[test]
+fn a_device_is_closed_while_an_index_is_loaded() {
+    let (held, device, large, small) = reopened(KeyKind::U64);
+    device.put(small, 1u64, b"changed").unwrap();
+    let blocked = Blocked::new(&held);
+    assert!(device.get(large, 5u64).unwrap().is_some());
+    wait_until("nobody loads the index", || held.waiting.load(Ordering::SeqCst) == 1);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(move || device.close().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        drop(blocked);
+        closing.join().unwrap();
+    });
+}
+
+/// Goal:   a damaged part of an image is an error that names the namespace, never a missing record; other namespaces work.
+/// Method: whole parts come with a changed byte from the moment at which the device is open: none, the parts alone, and all of the image.
+#[test]
+fn damaged_images_are_reported() {
+    let (held, device, large, small) = reopened(KeyKind::U64);
+    held.least_bytes.store(32 << 10, Ordering::SeqCst); // parts, and whole indexes
+    held.fails.store(true, Ordering::SeqCst);
+    for i in (0..MANY).step_by(40_000) {
+        let error = device.get(large, i).unwrap_err();
+        assert!(matches!(&error, Error::IndexDamaged { name, .. } if name == "large"), "{error:?}");
+        assert!(device.exists(large, i).is_err());
+    }
+    assert!(device.get(small, 7u64).unwrap().is_some());
+    held.fails.store(false, Ordering::SeqCst);
+    assert!(device.get(large, 7u64).unwrap().is_some(), "flash can be read again");
+    device.close().unwrap();
+}
+
+/// Goal:   gets return whole and present values while their index comes and goes, and records move.
+/// Method: one thread takes the index of many records out of memory as often as it can, one overwrites records one after the other, and two
+///         read: never less than what was last acknowledged.
+#[test]
+fn large_indexes_come_and_go_under_load() {
+    let (_held, device, large, _) = reopened(KeyKind::U64);
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let key_of = |turn: u64| turn * 7 % 1000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                device.unload_namespace(large).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    let turn = acknowledged.load(Ordering::SeqCst);
+                    let value = device.get(large, key_of(turn)).unwrap().expect("it is never deleted");
+                    let found = u64::from_le_bytes(value[..8].try_into().unwrap());
+                    assert!(turn == 0 || found >= turn + MANY, "{found} instead of {turn}");
+                    assert_eq!(device.get(large, MANY + turn).unwrap(), None);
+                }
+            });
+        }
+        for turn in 1..200u64 {
+            let value = [(turn + MANY).to_le_bytes(); 100];
+            device.put(large, key_of(turn), value.as_flattened()).unwrap();
+            acknowledged.store(turn, Ordering::SeqCst);
+            if turn % 10 == 0 {
+                device.settle().unwrap();
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    device.close().unwrap();
 }

@@ -7,6 +7,7 @@ pub(crate) mod expiries;
 pub(crate) mod frame;
 pub(crate) mod journal;
 pub(crate) mod oob;
+pub(crate) mod part_list;
 pub(crate) mod range;
 pub(crate) mod record;
 pub(crate) mod root;

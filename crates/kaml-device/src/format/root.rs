@@ -28,6 +28,8 @@ pub(crate) struct Stream {
     pub(crate) runs: Vec<Run>,
     pub(crate) bytes: u64,
     pub(crate) crc32c: u32,
+    /// Of the image of an index: bytes of the [list of parts](super::part_list) at its end; 0 if it has none.
+    pub(crate) list_bytes: u32,
 }
 
 /// A namespace as the root knows it.
@@ -95,10 +97,10 @@ const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
 /// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire, version 15 large values of versioned namespaces, version 16 short
-/// headers of records; an older root is one without them. There are
+/// headers of records, version 17 lists of parts; an older root is one without them. There are
 /// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
 /// refuses a device that has any of these.
-const VERSION: u32 = 16;
+const VERSION: u32 = 17;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -110,6 +112,8 @@ const WITH_SEED: u32 = 11;
 const WITH_SECRET: u32 = 12;
 /// The first version with the device's clock, and with what namespaces have on expiry.
 const WITH_EXPIRY: u32 = 14;
+/// The first version with lists of parts.
+const WITH_PARTS: u32 = 17;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
@@ -151,6 +155,9 @@ impl Root {
         for namespace in &self.namespaces {
             w.u64(namespace.next_expiry);
             w.u64(namespace.default_ttl_ms);
+        }
+        for namespace in &self.namespaces {
+            w.u32(namespace.snapshot.as_ref().map_or(0, |snapshot| snapshot.list_bytes));
         }
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
@@ -227,6 +234,15 @@ impl Root {
             root.clock_ms = r.u64()?;
             for namespace in &mut root.namespaces {
                 (namespace.next_expiry, namespace.default_ttl_ms) = (r.u64()?, r.u64()?);
+            }
+        }
+        if version >= WITH_PARTS {
+            for namespace in &mut root.namespaces {
+                match (r.u32()?, &mut namespace.snapshot) {
+                    (0, _) => {}
+                    (list, Some(snapshot)) if u64::from(list) < snapshot.bytes => snapshot.list_bytes = list,
+                    (_, _) => return None,
+                }
             }
         }
         r.0.is_empty().then_some(root)
@@ -455,7 +471,7 @@ impl<'a> Reader<'a> {
     fn stream(&mut self) -> Option<Option<Stream>> {
         match self.u32()? {
             0 => Some(None),
-            1 => Some(Some(Stream { runs: self.runs()?, bytes: self.u64()?, crc32c: self.u32()? })),
+            1 => Some(Some(Stream { runs: self.runs()?, bytes: self.u64()?, crc32c: self.u32()?, list_bytes: 0 })),
             _ => None,
         }
     }

@@ -34,7 +34,8 @@ fn record() -> Record {
 }
 
 fn root() -> Root {
-    let stream = Stream { runs: vec![Run { block: 3, page: 4, page_count: 5 }], bytes: 20_000, crc32c: 9 };
+    let stream =
+        Stream { runs: vec![Run { block: 3, page: 4, page_count: 5 }], bytes: 20_000, crc32c: 9, list_bytes: 0 };
     Root {
         generation: 11,
         epoch: 2,
@@ -152,6 +153,12 @@ fn root_with_expiry() -> Root {
     root
 }
 
+fn root_with_parts() -> Root {
+    let mut root = root_with_expiry();
+    root.namespaces[0].snapshot.as_mut().expect("it has one").list_bytes = 0x40;
+    root
+}
+
 fn of_records(id: u32, name: &str, keys: KeyKind) -> NamespaceRoot {
     NamespaceRoot {
         id,
@@ -207,13 +214,12 @@ fn golden_bytes() {
         &mut entry,
     );
     assert_eq!(hex(&entry), "4f4f42321c876a6b018000000000000003000000000000000200010124232221");
-    let bytes = root_with_expiry().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&as_version(14, &bytes)), 2_093_424_306, "as version 14 wrote it");
-    assert_eq!(Root::decode(&as_version(14, &bytes), UUID), Ok(root_with_expiry()));
+    let bytes = root_with_parts().encode(UUID);
+    assert_eq!(crc_fast::crc32_iscsi(&as_version(15, &bytes)), 1_162_116_445, "but for its version");
     let expiry = "0807060504030000".to_owned() + "0605040302010000" + "e803000000000000" + "ffffffffffffffff";
     assert!(hex(&bytes).contains(&expiry), "the clock, and what the first namespace has on expiry");
-    assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_153_346_528);
+    assert!(hex(&bytes).ends_with(&("40000000".to_owned() + &"00".repeat(4 * 6))), "the lists of parts");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_parts()));
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -229,7 +235,8 @@ fn golden_bytes() {
 
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
 ///         the root, 5 no merges because there is no space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
-///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes, 13 no records that expire.
+///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes, 13 no records that expire,
+///         16 no lists of parts.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -273,6 +280,26 @@ fn older_roots_open() {
         assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
+    let bytes = as_version(14, &encode_short_by(&root_with_expiry(), 4 * root_with_expiry().namespaces.len()));
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 2_093_424_306, "as version 14 wrote it");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
+    let bytes = as_version(16, &bytes);
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_153_346_528, "as version 16 wrote it");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
+}
+
+/// Goal:   a root whose list of parts is longer than the image, or belongs to no image, is refused.
+/// Method: lengths that do not fit, in roots whose checksums are right.
+#[test]
+fn lists_of_parts_fit_their_images() {
+    for (namespace, list_bytes, fits) in [(0, 19_999u32, true), (0, 20_000, false), (5, 1, false)] {
+        let mut bytes = root().encode(UUID);
+        let at = bytes.len() - 4 * (root().namespaces.len() - namespace);
+        bytes[at..at + 4].copy_from_slice(&list_bytes.to_le_bytes());
+        let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Root::decode(&bytes, UUID).is_ok(), fits, "{list_bytes} bytes");
+    }
 }
 
 /// The same root with another version.
@@ -306,7 +333,7 @@ fn golden_large_versions() {
     let values = NamespaceRoot { values_of: Some(3), ..of_records(8, "", KeyKind::U64) };
     let mut root = root_with_expiry();
     root.namespaces.push(values);
-    let bytes = root.encode(UUID);
+    let bytes = as_version(15, &encode_short_by(&root, 4 * root.namespaces.len()));
     let values = "080000000d0000000300000000000000".to_owned() + "00000000" + "0000000000000000";
     assert!(hex(&bytes).contains(&values), "whose values a namespace has");
     assert_eq!(crc_fast::crc32_iscsi(&as_version(15, &bytes)), 1_889_717_013, "as version 15 wrote it");
@@ -321,11 +348,15 @@ fn encode_without_seed(root: &Root) -> Vec<u8> {
     encode_without(root, 32)
 }
 
-/// The root without what version 14 has last, and so many bytes before; its checksum is wrong.
+/// The root without what versions 14 and 17 have last, and so many bytes before; its checksum is wrong.
 fn encode_without(root: &Root, count: usize) -> Vec<u8> {
+    encode_short_by(root, 8 + (16 + 4) * root.namespaces.len() + count)
+}
+
+/// The root without its last bytes; its checksum is wrong.
+fn encode_short_by(root: &Root, count: usize) -> Vec<u8> {
     let mut bytes = root.encode(UUID);
-    let expiry_bytes = 8 + 16 * root.namespaces.len();
-    bytes.truncate(bytes.len() - expiry_bytes - count);
+    bytes.truncate(bytes.len() - count);
     let len = (bytes.len() - HEADER_BYTES) as u32;
     bytes[8..12].copy_from_slice(&len.to_le_bytes());
     bytes

@@ -84,7 +84,7 @@ fn impossible_entries_outside() {
     let half = |prefix| {
         let shape = Shape::new(&index.table.fields, prefix, 1, 1);
         let outside = if prefix == 1 { 1 } else { 0 };
-        let mut bytes = vec![0; image_bytes(&index.table, shape)];
+        let mut bytes = vec![0; image_bytes(&index.table.fields, shape)];
         let head = head(&index.table, shape, bytes.len() as u32, outside);
         bytes[..HEAD_BYTES].copy_from_slice(head.as_bytes());
         bytes.extend(image[image.len() - size_of::<OutsideEntry>()..].iter().take(32 * outside as usize));
@@ -101,7 +101,7 @@ fn too_many_pages() {
     let layout = HashLayout { keys: KeyKind::U64, addr_bits: 10 };
     let mut index = HashWriter::with_seed(layout, 3);
     let (shape, count) = (|prefix| Shape::new(&index.table.fields, prefix, 12, 15), 1 << 12);
-    let bytes = image_bytes(&index.table, shape(0));
+    let bytes = image_bytes(&index.table.fields, shape(0));
     let mut snapshot = vec![0; bytes * count];
     for (image, prefix) in snapshot.chunks_mut(bytes).zip(0..) {
         image[..HEAD_BYTES].copy_from_slice(head(&index.table, shape(prefix), bytes as u32, 0).as_bytes());

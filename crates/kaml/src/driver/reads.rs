@@ -9,7 +9,7 @@ use crate::NamespaceId;
 use crate::bytes::{Bytes, COPIED_BYTES_MAX};
 use crate::error::Error;
 use crate::sync::Instant;
-use kaml_device::{Buffered, Error as CommandError, FlashRead, Found, FullKey, SpaceReader, read_whole};
+use kaml_device::{Buffered, Error as CommandError, FindError, FlashRead, Found, FullKey, SpaceReader, read_whole};
 use kaml_flash::{AlignedBuf, ChunkAddr, Io};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -84,17 +84,20 @@ impl Shared {
             }
         };
         self.look(namespace, || {
-            Ok(match records.find(key)? {
-                Found::Absent => Lookup::Absent,
-                Found::Flash(read) => Lookup::Read(read),
-                Found::Buffered => match self.lock().read_buffered(namespace, key)? {
-                    Buffered::Absent => Lookup::Absent,
-                    Buffered::Value(value) => {
-                        *out = value;
-                        Lookup::Value
-                    }
-                    Buffered::Programmed(read) => Lookup::Read(read),
-                },
+            let found = match records.find(key) {
+                Ok(Found::Absent) => return Ok(Lookup::Absent),
+                Ok(Found::Flash(read)) => return Ok(Lookup::Read(read)),
+                Ok(Found::Buffered) => self.lock().read_buffered(namespace, key)?,
+                Err(FindError::NeedIndex) => self.find_by_image(namespace, key).ok_or(FindError::NeedIndex)?,
+                Err(refused) => return Err(refused),
+            };
+            Ok(match found {
+                Buffered::Absent => Lookup::Absent,
+                Buffered::Value(value) => {
+                    *out = value;
+                    Lookup::Value
+                }
+                Buffered::Programmed(read) => Lookup::Read(read),
             })
         })
     }
