@@ -271,6 +271,9 @@ fn spaces(core: &Core, model: &mut Model) -> Result<(), Violation> {
 
 /// Each block holds what is accounted for it, and together they hold all records.
 fn accounts(core: &mut Core, medium: &dyn Medium, model: &Model) -> Result<(), Violation> {
+    for space in model.spaces.keys() {
+        core.load_index(medium, *space).map_err(|error| Violation::new(format!("namespace {space}: {error}")))?;
+    }
     let mut records = 0;
     for block in core.blocks_in_use() {
         let judgement = BlockAudit::read(&core.reader(), medium, block).judge(core);
