@@ -64,7 +64,7 @@ impl ImageCursor {
 
 /// Finds keys in parts of an image.
 pub(crate) enum PartReader {
-    Exact(ImageReader),
+    Exact(Box<ImageReader>),
     Ordered(OrderedLayout),
 }
 
@@ -75,7 +75,9 @@ impl PartReader {
     /// A reader of the image that begins with these bytes, of an index with this layout; its chunk numbers may have fewer bits.
     pub(crate) fn new(layout: IndexLayout, first: &[u8]) -> Result<PartReader, BadImage> {
         Ok(match layout {
-            IndexLayout::Exact(layout) => PartReader::Exact(ImageReader::new(layout.as_stored(first), first)?),
+            IndexLayout::Exact(layout) => {
+                PartReader::Exact(Box::new(ImageReader::new(layout.as_stored(first), first)?))
+            }
             IndexLayout::Ordered(layout) => PartReader::Ordered(layout.as_stored(first)),
         })
     }

@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for round in 0..rounds {
             for (command, times) in times.iter_mut().take(4).enumerate() {
                 if is_cold && !drop_caches() {
-                    return Ok(println!("the page cache cannot be dropped"));
+                    println!("the page cache cannot be dropped");
+                    return Ok(());
                 }
                 let begin = Instant::now();
                 let device = Device::open(path, &OpenOptions::default())?;

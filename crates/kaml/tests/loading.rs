@@ -388,7 +388,7 @@ fn damaged_images_are_reported() {
     device.close().unwrap();
 }
 
-/// Goal:   gets return whole and present values while their index comes and goes, and records move.
+/// Goal:   gets return whole and present values while their index leaves memory and returns, and records move.
 /// Method: one thread takes the index of many records out of memory as often as it can, one overwrites records one after the other, and two
 ///         read: never less than what was last acknowledged.
 #[test]
