@@ -58,7 +58,7 @@ impl FlashIndex {
         let mut parts = list.candidates(place);
         while parts.len() > 1 {
             let middle = parts.start + parts.len() / 2;
-            let (range, _) = list.part(middle);
+            let (range, _) = list.extent(middle);
             let begin = range.start..range.end.min(range.start + reader.begin_bytes());
             let begin = if begin.is_empty() { Vec::new() } else { self.read(medium, begin)? };
             match reader.begins_after(&begin, key) {
@@ -66,7 +66,7 @@ impl FlashIndex {
                 false => parts.start = middle,
             }
         }
-        let (range, crc32c) = list.part(parts.start);
+        let (range, crc32c) = list.extent(parts.start);
         let part = read_again(|| {
             let part = read_stream_range(medium, &self.stream, range.clone())?;
             match crc_fast::crc32_iscsi(&part) == crc32c {
@@ -88,7 +88,7 @@ impl FlashIndex {
             PartList::decode(&bytes, &self.stream).map_err(|error| Error::MetadataDamaged(error.to_string()))
         });
         let list = list.map_err(|error| self.damaged(error))?;
-        let (first, _) = list.part(0);
+        let (first, _) = list.extent(0);
         let begin = self.read(medium, first.start..first.end.min(first.start + PartReader::HEAD_BYTES))?;
         let reader = PartReader::new(self.layout, &begin).map_err(|error| self.damaged(error))?;
         // Another reader may have been faster: what it has is the same.

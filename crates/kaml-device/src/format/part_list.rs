@@ -161,7 +161,7 @@ impl PartList {
     }
 
     /// Where a part is in the stream, and its checksum.
-    pub(crate) fn part(&self, part: usize) -> (Range<u64>, u32) {
+    pub(crate) fn extent(&self, part: usize) -> (Range<u64>, u32) {
         (self.offsets[part]..self.offsets[part + 1], self.crc32cs[part])
     }
 }
@@ -212,7 +212,7 @@ mod tests {
             assert_eq!(list.candidates(place), candidates, "{place}");
         }
         for (part, first) in [0u64, 10, 10, 10, 20].into_iter().enumerate() {
-            let (range, crc32c) = list.part(part);
+            let (range, crc32c) = list.extent(part);
             let part = &bytes[range.start as usize..range.end as usize];
             assert_eq!((part, crc32c), (&first.to_le_bytes()[..], crc_fast::crc32_iscsi(part)));
         }
@@ -240,7 +240,7 @@ mod tests {
                 // No panic, whatever it is.
                 if let Ok(list) = PartList::decode(&bytes[list_at..], &stream_of(&bytes)) {
                     for part in list.candidates(firsts[0]) {
-                        prop_assert!(list.part(part).0.end <= list_at as u64);
+                        prop_assert!(list.extent(part).0.end <= list_at as u64);
                     }
                 }
             } else {
