@@ -277,6 +277,7 @@ fn images_count_until_their_index_is_loaded() {
     let slot = image.find(&device.medium, &key.into()).unwrap().unwrap();
     assert_eq!(image.find(&device.medium, &Key::from(2).into()), Ok(None));
     assert!(matches!(device.core.read_found(&image, key, slot), Ok(Some(_))));
+    device.core.load_index(&device.medium, namespace).unwrap();
     device.put(1, b"new");
     assert_eq!(device.core.read_found(&image, key, slot).map(|found| found.is_some()), Ok(false), "in memory");
     device.unload();

@@ -5,7 +5,9 @@ use crate::audit::BlockAudit;
 use crate::format::crc32c_append;
 use crate::format::oob::{PageOob, PageTagger};
 use crate::format::record::Form;
+use crate::format::root::HEADER_BYTES;
 use crate::lifetime::Class;
+use crate::metadata::read_stream;
 use kaml_flash::BlockIndex;
 use std::sync::Arc;
 
@@ -72,10 +74,19 @@ fn make_older(core: &Core, medium: &MemoryMedium, block: u32, pages: u32) -> u32
     count
 }
 
-/// Writes the present root as version 14 did.
+/// Writes the present root as version 14 did, whose images have no lists of parts.
 fn write_older_root(core: &Core, medium: &MemoryMedium) {
-    let mut bytes = core.root.encode(medium.uuid());
+    let mut root = core.root.clone();
+    for image in root.namespaces.iter_mut().filter_map(|namespace| namespace.snapshot.as_mut()) {
+        let stored = read_stream(medium, image).unwrap();
+        image.bytes -= u64::from(std::mem::take(&mut image.list_bytes));
+        image.crc32c = crc_fast::crc32_iscsi(&stored[..image.bytes as usize]);
+    }
+    let mut bytes = root.encode(medium.uuid());
+    bytes.truncate(bytes.len() - size_of::<u32>() * root.namespaces.len());
     bytes[4] = 14;
+    let body = (bytes.len() - HEADER_BYTES) as u32;
+    bytes[8..12].copy_from_slice(&body.to_le_bytes());
     let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(512));
