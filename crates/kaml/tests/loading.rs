@@ -205,7 +205,8 @@ fn indexes_are_loaded_for_collection() {
     held.hold(true);
     std::thread::scope(|scope| {
         // A put may itself wait for the room that collection makes: until the device is closed.
-        let busy_one = scope.spawn(|| (0u64..).find_map(|turn| device.put(busy, turn % BUSY, &[2; 8000]).err()));
+        let other = device.clone();
+        let busy_one = scope.spawn(move || (0u64..).find_map(|turn| other.put(busy, turn % BUSY, &[2; 8000]).err()));
         let begin = Instant::now();
         while held.waiting.load(Ordering::SeqCst) == 0 && begin.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
