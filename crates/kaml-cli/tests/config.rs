@@ -61,7 +61,7 @@ fn several_devices_are_served_by_one_process() {
     world.ok(&["put", &url(second), "more", "key", "two"]);
     assert_eq!(world.ok(&["get", &url(second), "more", "key"]), "two");
     assert!(second["metrics"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{second}");
-    // Whoever serves it has it open, which is nothing wrong with the configuration.
+    // A running server has the device open. The configuration is right nevertheless.
     world.ok(&["serve", "--config", "serve.toml", "--check"]);
 
     let hang_up = || kill_process(Pid::from_child(&serving), Signal::HUP).unwrap();
@@ -92,7 +92,7 @@ fn several_devices_are_served_by_one_process() {
 }
 
 /// Goal:   what is wrong is found before anything is served, with its place, and with the exit code of usage; nothing hangs and nothing is created.
-/// Method: mistakes in the file, in what it names, and beside it.
+/// Method: mistakes in the file, in what it names, and in the other flags.
 #[test]
 fn mistakes_are_found_by_a_check() {
     let world = World::new();

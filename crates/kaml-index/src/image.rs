@@ -162,7 +162,7 @@ impl Array {
         Ok(Image { head, lines })
     }
 
-    /// Where the record of a number lies, by the image that answers for it.
+    /// Where the record of a number is, by the image that covers the number.
     pub(crate) fn slot_in_image(&self, number: u64, image: &[u8]) -> Result<Option<Slot>, SnapshotError> {
         let image = self.check(image)?;
         let (from, first, until) = (image.head.from.get(), image.head.first.get(), image.head.until.get());

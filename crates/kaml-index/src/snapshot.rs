@@ -323,13 +323,13 @@ impl Table {
         let (mut rest, mut images, mut next) = (snapshot, vec![], Some(0));
         let coding = self.coding();
         while !rest.is_empty() {
-            let (image, behind) = coding.first_image(rest)?;
+            let (image, remainder) = coding.first_image(rest)?;
             if next != Some(image.shape.start()) {
                 return Err(SnapshotError::OutOfOrder { expected: next, found: image.shape.start() });
             }
             next = image.shape.end();
             images.push(image);
-            rest = behind;
+            rest = remainder;
         }
         match next {
             None => Ok(images),
@@ -363,9 +363,9 @@ impl Coding {
         let shape = check_head(self, &head)?;
         let outside_bytes = head.outside.get().saturating_mul(size_of::<OutsideEntry>() as u64);
         let needed = (outside_bytes as usize).saturating_add(head.bytes.get() as usize);
-        let (bytes, behind) =
+        let (bytes, remainder) =
             bytes.split_at_checked(needed).ok_or(SnapshotError::Short { needed, got: bytes.len() })?;
-        Ok((Image { shape, bytes }, behind))
+        Ok((Image { shape, bytes }, remainder))
     }
 
     /// Lines of a page.

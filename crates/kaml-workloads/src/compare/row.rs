@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), 2.5);
     }
 
-    /// Goal:   a row whose runs vary too much, or that was measured beside other work, says nothing about its bar.
+    /// Goal:   a row whose runs vary too much, or that other work disturbed, shows nothing about its bar.
     /// Method: a floor that halves, a ratio that doubles, and a row that is marked from outside.
     #[test]
     fn disturbed_rows_meet_nothing() {
