@@ -39,6 +39,9 @@ pub struct MergeScope {
     pub sealed_before: u64,
     /// The same of versions in the page buffer.
     pub buffered_before: u64,
+    /// Versions with this sequence or a larger one were in the page buffer when the merge began. Those of them that no rule keeps go even
+    /// if few others are in their segment, as they would have gone from the buffer.
+    pub buffered_from: u64,
     /// Segments of the row, from the oldest, that the caller knows to be whole and durable. Later ones are kept as they are.
     pub segments: usize,
     /// Space is short: whatever releases a segment is worth it. Otherwise groups of which more than 80 % is kept are left alone.
@@ -47,8 +50,13 @@ pub struct MergeScope {
 
 impl MergeScope {
     /// All versions, where no log has any.
-    pub const ALL: MergeScope =
-        MergeScope { sealed_before: u64::MAX, buffered_before: u64::MAX, segments: usize::MAX, is_thorough: false };
+    pub const ALL: MergeScope = MergeScope {
+        sealed_before: u64::MAX,
+        buffered_before: u64::MAX,
+        buffered_from: u64::MAX,
+        segments: usize::MAX,
+        is_thorough: false,
+    };
 }
 
 /// What a merge of a row would do, or what remains to be done of it.
@@ -159,7 +167,7 @@ pub fn plan_merge<S: Source>(
     let (mut decisions, timeline) = read_row(source, row, scope)?;
     decisions.mend_times();
     let verdict = decisions.verdict(retention, &timeline);
-    Ok(decisions.plan(row, verdict, scope.is_thorough))
+    Ok(decisions.plan(row, verdict, scope))
 }
 
 /// Reads all versions of a row, of each key the newest first.
@@ -341,9 +349,9 @@ impl MergePlan {
         self.large.values().copied()
     }
 
-    /// Whether anything goes from the page buffer.
-    pub fn drops_buffered(&self) -> bool {
-        !self.buffered.is_empty()
+    /// How many versions go from the page buffer.
+    pub fn buffered_drops(&self) -> u64 {
+        self.buffered.len() as u64
     }
 }
 
@@ -374,9 +382,9 @@ impl Decisions {
         verdict
     }
 
-    fn plan(self, row: u32, verdict: Verdict, is_thorough: bool) -> MergePlan {
+    fn plan(self, row: u32, verdict: Verdict, scope: &MergeScope) -> MergePlan {
         let Verdict { mut drop, newest, with_older } = verdict;
-        let runs = self.runs(&drop, is_thorough);
+        let runs = self.runs(&drop, scope);
         let rewritten = runs.iter().cloned().flatten().flat_map(|at| &self.segments[at]);
         let rewritten: BTreeSet<u64> =
             rewritten.chain(&self.buffered).map(|(sequence, _)| *sequence).filter(|at| drop.contains(at)).collect();
@@ -416,10 +424,10 @@ impl Decisions {
     }
 
     /// The segments that are worth rewriting, in runs.
-    fn runs(&self, drop: &BTreeSet<u64>, is_thorough: bool) -> VecDeque<Range<usize>> {
+    fn runs(&self, drop: &BTreeSet<u64>, scope: &MergeScope) -> VecDeque<Range<usize>> {
         let goes = |at: &usize| self.segments[*at].iter().any(|(sequence, _)| drop.contains(sequence));
         let (first, last) = ((0..self.segments.len()).find(goes), (0..self.segments.len()).rev().find(goes));
-        if is_thorough
+        if scope.is_thorough
             && let (Some(first), Some(last)) = (first, last)
             && (self.gain(first..last + 1, drop) > 0 || self.dead_large(first..last + 1, drop) > 0)
         {
@@ -438,7 +446,9 @@ impl Decisions {
                 || dead_large * 100 >= all_bytes * (100 - KEPT_PERCENT_MAX) && dead_large > 0;
             // The last group grows: rewriting it brings as much later.
             let gains = |segments| self.gain(segments, drop) > 0 || dead_large >= self.segment_bytes;
-            if count == 0 || !is_dead || (group >= self.closed && !gains(segments.clone())) {
+            let was_buffered = versions().any(|(at, _)| *at >= scope.buffered_from && drop.contains(at));
+            let is_worth_it = is_dead && (group < self.closed || gains(segments.clone()));
+            if count == 0 || !(was_buffered || is_worth_it) {
                 continue;
             }
             match runs.back_mut() {
@@ -519,7 +529,7 @@ mod tests {
         let only_newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
         let verdict = decisions.verdict(&only_newest, &Timeline::default());
         assert_eq!((&verdict.newest, verdict.drop.len()), (&BTreeSet::from([11, 18]), 7));
-        let plan = decisions.plan(0, verdict, false);
+        let plan = decisions.plan(0, verdict, &MergeScope::ALL);
         assert_eq!((plan.runs.len(), &plan.runs[0]), (1, &(1..3)));
         assert_eq!((plan.drop, plan.segments), (BTreeSet::from([10, 14, 15, 16, 17]), 2));
     }

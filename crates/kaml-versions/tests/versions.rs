@@ -70,9 +70,12 @@ impl Flash {
     fn merge(&mut self, versions: &mut Versions, retention: &Retention) -> u64 {
         let mut dropped = 0;
         for row in 0..versions.columns().parameters().rows {
-            let scope = MergeScope { is_thorough: self.next.is_multiple_of(2), ..MergeScope::ALL };
+            let is_thorough = self.next.is_multiple_of(2);
+            let buffered_from = if self.next.is_multiple_of(3) { 0 } else { u64::MAX };
+            let scope = MergeScope { is_thorough, buffered_from, ..MergeScope::ALL };
             let mut plan = plan_merge(&mut self.over(versions), row, retention, &scope).expect("undamaged");
             assert!(plan.kept <= plan.versions && plan.dropped <= plan.versions - plan.kept);
+            assert!(buffered_from > 0 || plan.dropped == plan.versions - plan.kept, "{plan:?}");
             let mut planned = (plan.dropped, plan.dropped_bytes, plan.segments);
             while let Some(merged) = merge(&mut self.over(versions), &plan, 3).expect("undamaged") {
                 planned.0 -= merged.dropped;

@@ -9,7 +9,7 @@ use crate::queue::finish_ring_writes;
 use crate::sync::{Instant, JoinHandle, sleep, spawn};
 use crate::versions::{MergeReport, Reading, to_the_end};
 use crate::{Error, NamespaceId};
-use kaml_device::{Core, segment_image};
+use kaml_device::{Core, StageError, segment_image};
 use kaml_versions::{MergePlan, MergeScope, Merged, Retention, merge, plan_merge};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ const REST_MAX: Duration = Duration::from_millis(250);
 const TURN_WAIT: Duration = Duration::from_millis(10);
 /// The smallest piece of a merge: fewer segments would gain nothing.
 const SEGMENTS_MIN: usize = 2;
+/// The longest time that a merge waits at first for rows that are about to be sealed. Puts can fill rows for ever.
+const SEALS_WAIT: Duration = Duration::from_secs(1);
+/// A merge settles so many times for rows that were sealed after it began. Each time may write the whole page buffer.
+const SETTLES_MAX: u32 = 16;
 /// Of what a merge reads.
 const PACED: &str = "merges have a pace";
 
@@ -140,6 +144,43 @@ impl Drop for Placed<'_> {
     }
 }
 
+/// The core's part of finding the scope of a row: [`Core::merge_scope`] or [`Core::begin_merge`].
+type CoreScope = fn(&mut Core, NamespaceId, u32, bool) -> Result<MergeScope, StageError>;
+
+/// What one merge, or one dry run, must not touch.
+struct Scopes<'a> {
+    shared: &'a Shared,
+    namespace: NamespaceId,
+    is_thorough: bool,
+    scope: CoreScope,
+    /// From which sequence versions of each row were in the page buffer when it began.
+    buffered_from: Vec<u64>,
+    settles_left: u32,
+}
+
+impl Scopes<'_> {
+    /// Of a row. Waits until its segments are journaled, and settles again if it was sealed after the last time.
+    fn of_row(&mut self, row: u32) -> Result<MergeScope, Error> {
+        loop {
+            let scope = |core: &mut Core| (self.scope)(core, self.namespace, row, self.is_thorough);
+            let scope = self.shared.visit_with(By::Store, scope, self.shared.clear_until_no_space())?.1;
+            let is_held = self.shared.lock().merge_is_held(self.namespace, row);
+            if !is_held || !self.settle_again() {
+                return Ok(MergeScope { buffered_from: self.buffered_from[row as usize], ..scope });
+            }
+        }
+    }
+
+    /// Settles for a row that was sealed after the last time. False if that is not worth it: the next merge drops the others.
+    fn settle_again(&mut self) -> bool {
+        if self.settles_left == 0 || self.shared.lock().is_nearly_full() {
+            return false;
+        }
+        self.settles_left -= 1;
+        self.shared.settle_for_merge(self.namespace).is_ok()
+    }
+}
+
 impl Shared {
     /// Nobody else merges until the answer is dropped.
     pub(crate) fn merge_alone(&self) -> Turn<'_> {
@@ -173,23 +214,33 @@ impl Shared {
         self.lock().writable()?;
         let is_thorough = self.settle_for_merge(namespace)?;
         let merging = Merging(self, namespace);
+        let mut scopes = self.scopes(namespace, is_thorough, Core::begin_merge)?;
         let merged = self.each_row(namespace, pace, |reading, row, report| {
-            let scope = self.begin_merge(namespace, row, is_thorough)?;
-            let plan = plan_merge(reading, row, retention, &scope)?;
-            report.add_looked_at(&plan);
-            self.execute(namespace, plan, (reading, report))
+            let mut is_first = true;
+            loop {
+                let scope = scopes.of_row(row)?;
+                let plan = plan_merge(reading, row, retention, &scope)?;
+                if std::mem::take(&mut is_first) {
+                    report.add_looked_at(&plan);
+                }
+                let is_whole = self.execute(namespace, plan, (reading, report))?;
+                if is_whole || !scopes.settle_again() {
+                    return Ok(());
+                }
+            }
         });
         let ended = merging.end();
         merged.and_then(|report| ended.map(|()| report))
     }
 
-    /// Rewrites the runs of a row, piece by piece. Where there is no room for one, a smaller one may have it.
+    /// Rewrites the runs of a row, piece by piece. Where there is no room for one, a smaller one may have it. Returns whether all is gone that
+    /// the plan drops: what was sealed meanwhile is not.
     fn execute(
         &self,
         namespace: NamespaceId,
         mut plan: MergePlan,
         (reading, report): (&mut Reading<'_>, &mut MergeReport),
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let mut segments_max = self.lock().merge_segments_max(namespace);
         while let Some(merged) = merge(reading, &plan, segments_max)? {
             match self.install(namespace, &merged, reading.pace.as_mut().expect(PACED)) {
@@ -204,15 +255,19 @@ impl Shared {
         }
         let (dropped, bytes) = self.lock().drop_buffered(namespace, &plan)?;
         report.add_dropped(dropped, bytes);
-        Ok(())
+        Ok(dropped == plan.buffered_drops())
     }
 
     /// What a crash would bring back from the commit ring cannot be dropped: makes that as little as possible. Returns whether space is
     /// so short that the merge should be thorough. On a device that is only read there is nothing to prepare.
     fn settle_for_merge(&self, namespace: NamespaceId) -> Result<bool, Error> {
-        self.merge_scope(namespace, 0, false)?; // its versions are in memory now
+        self.buffered_from(namespace)?; // its versions are in memory now
         let mut core = self.lock();
         if !core.is_read_only() {
+            let (began, no_space_count) = (Instant::now(), core.no_space_count());
+            while core.seals_are_due(namespace) && began.elapsed() < SEALS_WAIT {
+                core = self.wait_for_programs(core, no_space_count)?;
+            }
             core.prepare_merge(namespace);
             let request = core.request_root(true);
             self.wait_root(core, request)?;
@@ -229,8 +284,10 @@ impl Shared {
         pace: Pace<'a>,
     ) -> Result<MergeReport, Error> {
         let is_thorough = self.settle_for_merge(namespace)?;
+        let scope: CoreScope = |core, namespace, row, is_thorough| core.merge_scope(namespace, row, is_thorough);
+        let mut scopes = self.scopes(namespace, is_thorough, scope)?;
         self.each_row(namespace, pace, |reading, row, report| {
-            let scope = self.merge_scope(namespace, row, is_thorough)?;
+            let scope = scopes.of_row(row)?;
             let plan = plan_merge(reading, row, retention, &scope)?;
             report.add_looked_at(&plan);
             report.add_planned(&plan);
@@ -243,7 +300,7 @@ impl Shared {
         &'a self,
         namespace: NamespaceId,
         pace: Pace<'a>,
-        act: impl Fn(&mut Reading<'a>, u32, &mut MergeReport) -> Result<(), Error>,
+        mut act: impl FnMut(&mut Reading<'a>, u32, &mut MergeReport) -> Result<(), Error>,
     ) -> Result<MergeReport, Error> {
         let mut reading = self.reading(namespace)?;
         let rows = pace.rows;
@@ -278,15 +335,14 @@ impl Shared {
         self.wake_background();
     }
 
-    /// What a merge must not drop.
-    fn merge_scope(&self, namespace: NamespaceId, row: u32, is_thorough: bool) -> Result<MergeScope, Error> {
-        self.visit(By::Store, |core| core.merge_scope(namespace, row, is_thorough)).map(|(_, scope)| scope)
+    /// What a merge that begins now must not touch. `scope` is the core's part of it.
+    fn scopes(&self, namespace: NamespaceId, is_thorough: bool, scope: CoreScope) -> Result<Scopes<'_>, Error> {
+        let buffered_from = self.buffered_from(namespace)?;
+        Ok(Scopes { shared: self, namespace, is_thorough, scope, buffered_from, settles_left: SETTLES_MAX })
     }
 
-    /// Waits until the segments of a row are settled; returns what must not be dropped.
-    fn begin_merge(&self, namespace: NamespaceId, row: u32, is_thorough: bool) -> Result<MergeScope, Error> {
-        let begin = |core: &mut Core| core.begin_merge(namespace, row, is_thorough);
-        self.visit_with(By::Store, begin, self.clear_until_no_space()).map(|(_, scope)| scope)
+    fn buffered_from(&self, namespace: NamespaceId) -> Result<Vec<u64>, Error> {
+        self.visit(By::Store, |core| core.buffered_from(namespace)).map(|(_, from)| from)
     }
 
     /// Programs the segments of a merge, then puts them in place of the old ones.

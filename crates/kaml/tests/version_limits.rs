@@ -264,7 +264,6 @@ fn dry_runs_say_what_merges_do() {
             drop(device);
             device = Device::open(&copy, &OpenOptions::default()).unwrap();
         }
-        device.settle().unwrap(); // what is being sealed counts after it is sealed
         let before = device.version_stats(space).unwrap();
         let said = device.merge_dry_run(space, rule, &mut to_the_end).unwrap();
         assert_eq!(device.version_stats(space).unwrap().snapshots, before.snapshots);
@@ -279,4 +278,21 @@ fn dry_runs_say_what_merges_do() {
         device.close().unwrap();
     }
     assert!(total > 3000, "{total}");
+}
+
+/// Goal:   the same directly after the last put, whatever the background has still to do.
+/// Method: lives of growing length on a small device; no wait between puts, dry run and merge.
+#[test]
+fn dry_runs_wait_for_what_is_under_way() {
+    for rounds in (12..72u64).step_by(12) {
+        let dir = tempfile::tempdir().unwrap();
+        let device = Device::create(&dir.path().join("d.kaml"), &process(64 << 20)).unwrap();
+        let space = versioned(&device, "v");
+        for round in 0..rounds {
+            (0..200u64).for_each(|key| device.put(space, key, &[round as u8; 900]).unwrap());
+        }
+        let said = device.merge_dry_run(space, &NEWEST, &mut to_the_end).unwrap();
+        let went = device.merge(space, &NEWEST, &mut to_the_end).unwrap();
+        assert_eq!(said, kaml::MergeReport { segments_written: 0, ..went }, "{rounds} rounds");
+    }
 }

@@ -295,10 +295,7 @@ fn merges_go_on_beside_puts_and_gets() {
         stop.store(true, Ordering::Relaxed);
         report.unwrap()
     });
-    // A row whose page buffer is sealed meanwhile keeps what was in that until the next merge.
-    let next = device.merge(space, &NEWEST, &mut kaml::to_the_end).unwrap();
-    assert!(dry.dropped > 0 && report.dropped > dry.dropped / 2, "{dry:?} {report:?}");
-    assert!(report.dropped + next.dropped >= dry.dropped, "{dry:?} {report:?} {next:?}");
+    assert!(dry.dropped > 0 && report.dropped >= dry.dropped, "{dry:?} {report:?}");
     assert!(report.segments_written < report.segments_read, "{before:?} {dry:?} {report:?}");
     for n in 50..1000u64 {
         assert_eq!(device.get(space, n).unwrap(), Some(content(19, n)));

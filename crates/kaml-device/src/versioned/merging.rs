@@ -8,7 +8,7 @@
 //! brings all of them back, and they hide each other as before.
 
 use super::segments::segment_at;
-use super::state::{Placing, Use, segment_chunks};
+use super::state::{Placing, Use, Versioned, segment_chunks};
 use crate::command::StageError;
 use crate::core::Core;
 use crate::error::Error;
@@ -17,7 +17,7 @@ use crate::layout::Door;
 use crate::space::Purpose;
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, ChunkAddr};
-use kaml_versions::{MergePlan, MergeScope, Merged, SEGMENTS_MAX, Sealed, SegmentAt};
+use kaml_versions::{MergePlan, MergeScope, Merged, SEGMENTS_MAX, Sealed, SegmentAt, Versions};
 use std::sync::Arc;
 
 /// Space is short with all but this part of the capacity in use.
@@ -54,13 +54,20 @@ impl Core {
         matches!(purpose, Some(Use::Merged { is_programmed: true }))
     }
 
+    /// Whether a row of a namespace is about to be sealed.
+    pub fn seals_are_due(&self, namespace: u32) -> bool {
+        let Some(space) = self.spaces.get(&namespace).filter(|space| space.is_loaded()) else { return false };
+        let is_sealed = space.versioned.as_ref().is_some_and(|versioned| versioned.sealed.is_some());
+        space.versioned.is_some() && (is_sealed || self.wants_row(namespace))
+    }
+
     /// Prepares merges of a namespace: request a root that settles next. Versions that are kept in metadata pages and are in segments by
     /// now would be in their way.
     pub fn prepare_merge(&mut self, namespace: u32) {
         let Some(space) = self.spaces.get_mut(&namespace).filter(|space| space.is_loaded()) else { return };
         let Some(versioned) = &space.versioned else { return };
         let is_stale = space.with_versions(|versions| {
-            let oldest = |row: u32| versions.columns().buffered(row).next().map(|(version, _)| version.sequence);
+            let oldest = |row: u32| oldest_buffered(versions, row);
             versioned.kept_first.iter().any(|(row, first)| oldest(*row).is_none_or(|oldest| oldest > *first))
         });
         if let (Some(true), Some(versioned)) = (is_stale, &mut space.versioned) {
@@ -77,7 +84,8 @@ impl Core {
     /// What a merge of a row must not touch: what opening after a crash might bring back.
     ///
     /// # Errors
-    /// [`StageError::NeedIndex`]: what is kept is known after it was read.
+    /// [`StageError::NeedIndex`]: what is kept is known after it was read. [`StageError::Busy`] while segments of the row wait to be
+    /// journaled.
     pub fn merge_scope(&self, namespace: u32, row: u32, is_thorough: bool) -> Result<MergeScope, StageError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
@@ -86,36 +94,57 @@ impl Core {
         }
         let versioned = space.versioned.as_ref().expect("admitted");
         let segments = space.with_versions(|versions| versions.columns().segments(row).count()).unwrap_or(0);
-        let segments = segments - versioned.fresh.iter().filter(|fresh| fresh.row == row).count();
+        let fresh = versioned.fresh.iter().filter(|fresh| fresh.row == row).count();
+        if fresh > 0 && !self.read_only {
+            return Err(StageError::Busy);
+        }
+        let segments = segments - fresh;
         if self.read_only {
             // A merge would first keep what is in the buffer, and nothing else would be in its way.
-            let oldest =
-                space.with_versions(|versions| versions.columns().buffered(row).next().map(|(v, _)| v.sequence));
+            let oldest = space.with_versions(|versions| oldest_buffered(versions, row));
             let sealed_before = oldest.flatten().unwrap_or(u64::MAX);
-            return Ok(MergeScope { sealed_before, buffered_before: u64::MAX, segments, is_thorough });
+            return Ok(MergeScope { sealed_before, segments, is_thorough, ..MergeScope::ALL });
         }
         let buffered_before = self.log.ring.first_version();
-        let kept =
-            [&versioned.kept_first, &versioned.kept_first_in_root].into_iter().filter_map(|first| first.get(&row));
-        let sealed_before = kept.copied().chain([buffered_before]).min().expect("at least the ring's");
-        Ok(MergeScope { sealed_before, buffered_before, segments, is_thorough })
+        let sealed_before = versioned.kept_of(row).chain([buffered_before]).min().expect("at least the ring's");
+        Ok(MergeScope { sealed_before, buffered_before, segments, is_thorough, ..MergeScope::ALL })
+    }
+
+    /// The sequence from which versions of each row are in the page buffer ([`MergeScope::buffered_from`]).
+    ///
+    /// # Errors
+    /// [`StageError::NeedIndex`].
+    pub fn buffered_from(&self, namespace: u32) -> Result<Vec<u64>, StageError> {
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Versions)?;
+        let oldest = |versions: &Versions| {
+            let rows = 0..versions.columns().parameters().rows;
+            rows.map(|row| oldest_buffered(versions, row).unwrap_or(u64::MAX)).collect()
+        };
+        space.with_versions(oldest).ok_or(StageError::NeedIndex(namespace))
+    }
+
+    /// Whether a merge of a row would keep versions that no rule keeps: they were sealed after they were kept in metadata pages, and a crash
+    /// would bring them back. [`Core::prepare_merge`] and a root that settles release them.
+    pub fn merge_is_held(&self, namespace: u32, row: u32) -> bool {
+        let Some(space) = self.spaces.get(&namespace).filter(|space| space.is_loaded()) else { return false };
+        let Some(versioned) = space.versioned.as_ref().filter(|_| !self.read_only) else { return false };
+        let Some(first) = versioned.kept_of(row).min() else { return false };
+        let oldest = space.with_versions(|versions| oldest_buffered(versions, row)).flatten();
+        oldest.is_none_or(|oldest| oldest > first)
     }
 
     /// Begins a merge of a row, and returns what it must not touch. One merge of a namespace may continue at a time. Until
     /// [`Core::end_merge`] the namespace is kept in memory.
     ///
     /// # Errors
-    /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`].
+    /// Those of [`Core::merge_scope`].
     pub fn begin_merge(&mut self, namespace: u32, row: u32, is_thorough: bool) -> Result<MergeScope, StageError> {
         let scope = self.merge_scope(namespace, row, is_thorough)?;
         if let Some(values) = self.values_without_index(&self.spaces[&namespace]) {
             return Err(StageError::NeedIndex(values));
         }
-        let versioned = self.versioned_mut(namespace);
-        if versioned.fresh.iter().any(|fresh| fresh.row == row) {
-            return Err(StageError::Busy);
-        }
-        versioned.is_merging = true;
+        self.versioned_mut(namespace).is_merging = true;
         if row == 0 {
             self.list_values(namespace);
         }
@@ -137,7 +166,7 @@ impl Core {
         let space = self.spaces.get_mut(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         let is_loaded = space.is_loaded();
         let Some(versioned) = space.versioned.as_ref().filter(|_| is_loaded) else { return Ok((0, 0)) };
-        if !plan.drops_buffered() || versioned.sealed.as_ref().is_some_and(|sealed| sealed.row == plan.row) {
+        if plan.buffered_drops() == 0 || versioned.sealed.as_ref().is_some_and(|sealed| sealed.row == plan.row) {
             return Ok((0, 0)); // a sealed row that waits for its block names versions by their places in the buffer
         }
         let dropped = space.change_versions(|versions| versions.drop_buffered(plan));
@@ -204,6 +233,18 @@ impl Core {
             }
         }
     }
+}
+
+impl Versioned {
+    /// The oldest versions of a row that metadata pages have, and that those have which the last root names.
+    fn kept_of(&self, row: u32) -> impl Iterator<Item = u64> {
+        [&self.kept_first, &self.kept_first_in_root].into_iter().filter_map(move |first| first.get(&row).copied())
+    }
+}
+
+/// The sequence of the oldest version of a row in the page buffer.
+fn oldest_buffered(versions: &Versions, row: u32) -> Option<u64> {
+    versions.columns().buffered(row).next().map(|(version, _)| version.sequence)
 }
 
 /// Numbers of at most 16 bits that add up to `sum`.

@@ -55,7 +55,7 @@ impl Core {
         true
     }
 
-    fn wants_row(&self, id: u32) -> bool {
+    pub(super) fn wants_row(&self, id: u32) -> bool {
         let space = &self.spaces[&id];
         let full = !space.versioned.as_ref().expect("a versioned namespace").full_rows.is_empty();
         full || space.with_versions(|v| v.columns().buffer_is_full()).unwrap_or(false)
