@@ -494,6 +494,20 @@ class Device(native.Owner):
         The values are not of one moment; those of an ``open_snapshot`` are."""
         return native.values("kaml_get_many", self._handle, native.id_of(namespace), keys)
 
+    def get_into(self, namespace: Namespace, key: Key, buffer: "Union[bytearray, memoryview]") -> Optional[int]:
+        """Reads a value into a buffer, without a copy in between, and returns its length; none if the key does not exist. A buffer that is too
+        short does not change: ``BUFFER_TOO_SMALL``.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     pages, buffer = device.create_namespace("pages"), bytearray(4096)
+        ...     device.put(pages, "first", b"some bytes")
+        ...     length = device.get_into(pages, "first", buffer)
+        ...     bytes(buffer[:length])
+        b'some bytes'
+        """
+        arguments = self._handle, native.id_of(namespace), *native.key_in(key)
+        return native.value_into("kaml_get_into", buffer, *arguments)
+
     def exists(self, namespace: Namespace, key: Key) -> bool:
         """Whether a key exists. Reads no flash, except in a versioned namespace."""
         return native.is_there("kaml_exists", self._handle, native.id_of(namespace), *native.key_in(key))

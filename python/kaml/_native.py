@@ -868,6 +868,26 @@ def records_in(records: "list[tuple[int, int, bytes, bytes]]") -> "ctypes.Array[
     return array
 
 
+def shared_in(value: Buffer) -> "tuple[Any, int]":
+    """The bytes of a buffer where they are, and how many: nobody may change them before the call has returned. Those of a buffer that is for reading
+    only, or not in one piece, are copied."""
+    view = memoryview(value)
+    if view.readonly or not view.c_contiguous or view.nbytes == 0:
+        data = value_bytes(value)
+        return c_char_p(data), len(data)
+    return ctypes.pointer(c_char.from_buffer(view)), view.nbytes
+
+
+def value_into(function: str, buffer: Any, *arguments: Any) -> Optional[int]:
+    """Calls a function that reads a value into a buffer; its length, or none if there is none."""
+    view = memoryview(buffer)
+    if view.readonly or not view.c_contiguous:
+        raise TypeError("a buffer to read into is writable and in one piece")
+    length = c_size_t()
+    place = ctypes.pointer(c_char.from_buffer(view)) if view.nbytes else None
+    return length.value if is_there(function, *arguments, place, view.nbytes, byref(length)) else None
+
+
 def value_in(value: Buffer) -> "tuple[bytes, int]":
     """A value and its length, as functions take them."""
     data = value_bytes(value)
