@@ -8,6 +8,7 @@ import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 
 /**
  * A device: a file or a block device with records in namespaces. Many threads may use it at once. One process has it open at a time.
@@ -49,15 +50,23 @@ public final class Device implements AutoCloseable {
      *
      * @param path a file or block device
      * @return the device
-     * @throws KamlException as {@link #open}
+     * @throws KamlException as {@link #open(Path)}
      */
     public static Device openReadOnly(Path path) {
-        return opened((arena, device) -> {
-            MemorySegment options = arena.allocate(24, 8);
-            options.set(JAVA_LONG, 0, 24);
-            options.set(JAVA_INT, 12, 1);
-            return Native.status(Native.OPEN, arena.allocateFrom(path.toString()), options, device);
-        });
+        return open(path, OpenOptions.DEFAULT.reading());
+    }
+
+    /**
+     * Opens a device with options.
+     *
+     * @param path a file or block device
+     * @param options how
+     * @return the device
+     * @throws KamlException as {@link #open(Path)}
+     */
+    public static Device open(Path path, OpenOptions options) {
+        return opened((arena, device) ->
+                Native.status(Native.OPEN, arena.allocateFrom(path.toString()), options.encode(arena), device));
     }
 
     /**
@@ -65,7 +74,7 @@ public final class Device implements AutoCloseable {
      *
      * @param path a file or block device
      * @return the device
-     * @throws KamlException as {@link #open} and {@link #create}
+     * @throws KamlException as {@link #open(Path)} and {@link #create}
      */
     public static Device openOrCreate(Path path) {
         return openOrCreate(path, 0);
@@ -77,7 +86,7 @@ public final class Device implements AutoCloseable {
      * @param path a file or block device
      * @param capacityBytes bytes of a new device; 0 for the whole of a block device, or for a file that grows by itself
      * @return the device
-     * @throws KamlException as {@link #open} and {@link #create}
+     * @throws KamlException as {@link #open(Path)} and {@link #create}
      */
     public static Device openOrCreate(Path path, long capacityBytes) {
         return opened((arena, device) -> Native.status(
@@ -253,6 +262,27 @@ public final class Device implements AutoCloseable {
             return new SnapshotUsage(usage.getAtIndex(JAVA_LONG, 1), usage.getAtIndex(JAVA_LONG, 2),
                     usage.getAtIndex(JAVA_LONG, 3), usage.getAtIndex(JAVA_LONG, 4), usage.getAtIndex(JAVA_LONG, 5));
         }
+    }
+
+    /**
+     * The state of the device, and counts since it was opened. Reads no flash, but visits every block: call it once a second, not for each
+     * put.
+     *
+     * @return counts and bytes
+     */
+    public Statistics statistics() {
+        return Statistics.of(handle.id);
+    }
+
+    /**
+     * Reads everything that is durable and checks it against checksums, indexes and accounts. Other threads can continue meanwhile.
+     *
+     * @param problem gets each problem as a sentence
+     * @return what was found; a device in order has no problems
+     * @throws KamlException {@link Status#STOPPED} if the device accepts no more changes: open it again first
+     */
+    public CheckReport check(Consumer<String> problem) {
+        return CheckReport.of(handle.id, problem);
     }
 
     /**

@@ -1,6 +1,7 @@
 package io.kaml;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
@@ -105,19 +106,31 @@ public final class Batch {
     }
 
     void write(long device) {
+        long bytes = 0;
+        for (Record record : records) {
+            bytes += Native.RECORD_BYTES + 1 + record.key.length + Native.length(record.value);
+        }
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment array = arena.allocate(Math.max(1, records.size()) * Native.RECORD_BYTES, 8);
+            MemorySegment memory = arena.allocate(bytes + 1, 8);
+            long bodies = records.size() * Native.RECORD_BYTES;
             for (int i = 0; i < records.size(); i++) {
                 Record record = records.get(i);
-                MemorySegment at = array.asSlice(i * Native.RECORD_BYTES, Native.RECORD_BYTES);
-                at.set(JAVA_INT, 0, record.namespace);
-                at.set(JAVA_INT, 4, record.action);
-                at.set(ADDRESS, 8, Native.key(arena, record.key));
-                at.set(JAVA_LONG, 16, record.key.length);
-                at.set(ADDRESS, 24, Native.copy(arena, record.value));
-                at.set(JAVA_LONG, 32, Native.length(record.value));
+                long at = i * Native.RECORD_BYTES;
+                memory.set(JAVA_INT, at, record.namespace);
+                memory.set(JAVA_INT, at + 4, record.action);
+                // An empty key has an address too, so the library refuses its length and not its address.
+                memory.set(ADDRESS, at + 8, memory.asSlice(bodies));
+                memory.set(JAVA_LONG, at + 16, record.key.length);
+                MemorySegment.copy(record.key, 0, memory, JAVA_BYTE, bodies, record.key.length);
+                bodies += record.key.length + 1;
+                if (record.value != null && record.value.length != 0) {
+                    memory.set(ADDRESS, at + 24, memory.asSlice(bodies));
+                    MemorySegment.copy(record.value, 0, memory, JAVA_BYTE, bodies, record.value.length);
+                    bodies += record.value.length;
+                }
+                memory.set(JAVA_LONG, at + 32, Native.length(record.value));
             }
-            Native.check(Native.status(Native.PUT, device, array, (long) records.size()));
+            Native.check(Native.status(Native.PUT, device, memory, (long) records.size()));
         }
     }
 }

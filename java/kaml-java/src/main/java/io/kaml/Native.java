@@ -54,6 +54,9 @@ final class Native {
     static final MethodHandle NAMESPACES = call("kaml_namespaces", JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle DELETE_NAMESPACE = call("kaml_delete_namespace", JAVA_LONG, JAVA_INT);
 
+    static final MethodHandle STATISTICS = call("kaml_statistics", JAVA_LONG, ADDRESS);
+    static final MethodHandle CHECK = call("kaml_check", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
+
     static final MethodHandle GET = call("kaml_get", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle GET_INTO =
             call("kaml_get_into", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
@@ -206,7 +209,11 @@ final class Native {
         }
     }
 
-    private static String text(MemorySegment words) {
+    static MemorySegment upcall(MethodHandle target, FunctionDescriptor type, Arena arena) {
+        return LINKER.upcallStub(target, type, arena);
+    }
+
+    static String text(MemorySegment words) {
         return words.reinterpret(Long.MAX_VALUE).getString(0);
     }
 
