@@ -74,7 +74,7 @@ class CreateOptions(Struct):
         ("block_bytes", c_uint64),
         ("ring_bytes", c_uint64),
         ("chunk_bytes", c_uint32),
-        ("reserved", c_uint32),
+        ("grows", c_uint32),
     ]
 
 

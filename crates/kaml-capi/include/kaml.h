@@ -211,8 +211,9 @@ typedef struct kaml_create_options {
     uint64_t ring_bytes;
     // Bytes of a chunk.
     uint32_t chunk_bytes;
-    // 0.
-    uint32_t reserved;
+    // 1: the file grows by itself when it runs low on space, as far as its file system lets it; `capacity_bytes` is its first size, from which the
+    // largest value and the largest Put follow.
+    uint32_t grows;
 } kaml_create_options;
 
 // A device: a number, copied as you like. Zeros are never open.

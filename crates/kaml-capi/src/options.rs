@@ -53,8 +53,9 @@ pub struct kaml_create_options {
     pub ring_bytes: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: the file grows by itself when it runs low on space, as far as its file system lets it; `capacity_bytes` is its first size, from which the
+    /// largest value and the largest Put follow.
+    pub grows: u32,
 }
 
 /// How a device is opened. Begin with `KAML_OPEN_OPTIONS_INIT`; 0 is the default of every field.
@@ -159,9 +160,7 @@ pub(crate) unsafe fn create(
     let mut create = CreateOptions::new(capacity_bytes);
     // SAFETY: the caller's promise is the same.
     let Some(given) = (unsafe { given(options, "create options")? }) else { return Ok(create) };
-    if given.reserved != 0 {
-        return Err(Failure::argument("create options: reserved is not 0"));
-    }
+    create.grow_up_to = flag(given.grows, "grows")?.then_some(u64::MAX);
     create.durability = durability(given.durability)?.unwrap_or_default();
     create.force = flag(given.force, "force")?;
     create.prewrite = flag(given.prewrite, "prewrite")?;

@@ -45,6 +45,9 @@ static void opening(void) {
     EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_LOCKED);
     EXPECT(kaml_open(path, NULL, &other), KAML_LOCKED);
     EXPECT(kaml_open_or_create(path, 64 << 20, NULL, &other), KAML_LOCKED);
+    create.grows = 2;
+    EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_BAD_ARGUMENT);
+    create.grows = 0;
     open_options.durability = 9;
     EXPECT(kaml_open(path, &open_options, &other), KAML_BAD_ARGUMENT);
 }

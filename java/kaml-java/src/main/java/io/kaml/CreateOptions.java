@@ -13,10 +13,12 @@ import java.lang.foreign.MemorySegment;
  * @param force whether to format over what exists
  * @param dies dies, which is the number of logs; 0 for the default
  * @param ringBytes bytes of the commit ring; 0 for the default
+ * @param grows whether a file grows by itself when it runs low on space; its capacity is then its first size, from which the largest value
+ *     and the largest batch follow
  */
-public record CreateOptions(boolean process, boolean force, int dies, long ringBytes) {
+public record CreateOptions(boolean process, boolean force, int dies, long ringBytes, boolean grows) {
     /** What suits most devices: durable through the loss of power. */
-    public static final CreateOptions DEFAULT = new CreateOptions(false, false, 0, 0);
+    public static final CreateOptions DEFAULT = new CreateOptions(false, false, 0, 0, false);
 
     /**
      * The same, but what is durable survives only the end of the process.
@@ -24,7 +26,7 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
      * @return the options
      */
     public CreateOptions withProcessDurability() {
-        return new CreateOptions(true, force, dies, ringBytes);
+        return new CreateOptions(true, force, dies, ringBytes, grows);
     }
 
     /**
@@ -33,7 +35,16 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
      * @return the options
      */
     public CreateOptions withForce() {
-        return new CreateOptions(process, true, dies, ringBytes);
+        return new CreateOptions(process, true, dies, ringBytes, grows);
+    }
+
+    /**
+     * The same for a file that grows by itself.
+     *
+     * @return the options
+     */
+    public CreateOptions withGrowth() {
+        return new CreateOptions(process, force, dies, ringBytes, true);
     }
 
     MemorySegment encode(Arena arena) {
@@ -43,6 +54,7 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
         bytes.set(JAVA_INT, 12, force ? 1 : 0);
         bytes.set(JAVA_INT, 20, dies);
         bytes.set(JAVA_LONG, 32, ringBytes);
+        bytes.set(JAVA_INT, 44, grows ? 1 : 0);
         return bytes;
     }
 }

@@ -12,9 +12,11 @@ import io.kaml.infinispan.WriteQueue.Change;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.function.Predicate;
 import java.util.function.ToIntFunction;
 import org.infinispan.commons.io.ByteBufferImpl;
 import org.infinispan.commons.util.IntSet;
@@ -49,11 +51,14 @@ final class CacheRecords {
     }
 
     /**
-     * Opens the records of a cache. If the cache had another number of segments, its records move to those that they have now.
+     * Opens the records of a cache. If the cache had another number of segments, or another rule for them, its records move to the segments
+     * that they have now.
      *
+     * @param rule names what determines the segment of a key
      * @param segmentOf the segment of a marshalled key
      */
-    static CacheRecords open(SharedDevice shared, String cache, int segmentCount, ToIntFunction<org.infinispan.commons.io.ByteBuffer> segmentOf) {
+    static CacheRecords open(SharedDevice shared, String cache, int segmentCount, String rule,
+            ToIntFunction<org.infinispan.commons.io.ByteBuffer> segmentOf) {
         int nameBytes = (EXPIRIES + cache).getBytes(StandardCharsets.UTF_8).length;
         if (nameBytes > NAME_BYTES_MAX) {
             throw new PersistenceException("the name of cache \"" + cache + "\" makes a namespace of " + nameBytes + " bytes; at most "
@@ -66,9 +71,8 @@ final class CacheRecords {
         CacheRecords opened = new CacheRecords(shared, cache);
         Namespace caches = shared.device.ensureNamespace(CACHES, NamespaceOptions.of(KeyKind.ANY));
         byte[] name = Keys.text(cache);
-        byte[] known = caches.get(name);
-        byte[] now = ByteBuffer.allocate(4).putInt(segmentCount).array();
-        if (known == null || known.length != 4 || ByteBuffer.wrap(known).getInt() != segmentCount) {
+        byte[] now = Keys.text(segmentCount + " " + rule);
+        if (!Arrays.equals(now, caches.get(name))) {
             opened.moveToSegments(segmentOf);
             caches.put(name, now);
         }
@@ -86,6 +90,24 @@ final class CacheRecords {
                 if (segment != Layout.segmentOf(entry.key())) {
                     byte[] key = Layout.recordKey(segment, decoded.key());
                     addPut(changes, key, entry.value(), decoded.expiry());
+                    changes.add(new Change(records, entry.key(), null));
+                }
+                if (changes.size() >= PURGED_TOGETHER) {
+                    writes.writeNow(changes);
+                    changes.clear();
+                }
+            }
+        }
+        writes.writeNow(changes);
+    }
+
+    /** Deletes the records whose marshalled keys a predicate selects. A job of the write queue. */
+    void deleteIf(Predicate<org.infinispan.commons.io.ByteBuffer> selects) {
+        List<Change> changes = new ArrayList<>();
+        try (RecordIterator all = records.range(KeyRange.all())) {
+            while (all.hasNext()) {
+                Entry entry = all.next();
+                if (selects.test(Layout.decode(entry).key())) {
                     changes.add(new Change(records, entry.key(), null));
                 }
                 if (changes.size() >= PURGED_TOGETHER) {

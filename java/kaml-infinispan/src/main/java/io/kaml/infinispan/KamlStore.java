@@ -48,7 +48,6 @@ import org.reactivestreams.Publisher;
 @ConfiguredBy(KamlStoreConfiguration.class)
 public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     private static final String DEVICE_FILE = "device.kaml";
-    private static final int EMITTED_TOGETHER = 128;
 
     private final Map<Transaction, List<Change>> prepared = new ConcurrentHashMap<>();
     private SharedDevice shared;
@@ -87,12 +86,14 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         int segmentCount = context.getCache().getCacheConfiguration().clustering().hash().numSegments();
         all = IntSets.immutableRangeSet(segmentCount);
         owned = IntSets.concurrentCopyFrom(all, segmentCount);
+        String rule = isSegmented ? context.getCache().getCacheConfiguration().clustering().hash().keyPartitioner().getClass().getName() : "none";
         Path location = PersistenceUtil.getLocation(context.getGlobalConfiguration(), configuration.location());
         return blockingManager.runBlocking(() -> {
             try {
                 Path path = Files.exists(location) && !Files.isDirectory(location) ? location : location.resolve(DEVICE_FILE);
                 shared = SharedDevice.open(path, configuration.durability(), configuration.capacityBytes(), cacheName);
-                records = CacheRecords.open(shared, cacheName, segmentCount, key -> keyPartitioner.getSegment(unmarshall(key)));
+                records = CacheRecords.open(shared, cacheName, segmentCount, rule,
+                        isSegmented ? key -> keyPartitioner.getSegment(unmarshall(key)) : key -> 0);
             } catch (IOException failure) {
                 throw new PersistenceException("the directory of " + location + " cannot be made: " + failure, failure);
             }
@@ -121,14 +122,29 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         return blockingManager.supplyBlocking(() -> Files.exists(shared.path()) && records.isAvailable(), "kaml-available");
     }
 
-    private int segment(int segment, Object key) {
-        return isSegmented ? segment : keyPartitioner.getSegment(key);
+    /** A store without segments has all records in one. */
+    private int segment(int segment) {
+        return isSegmented ? segment : 0;
+    }
+
+    /** The segments of the device that have the records of segments of the cache. */
+    private IntSet stored(IntSet segments) {
+        return !isSegmented ? IntSets.immutableSet(0) : segments == null ? all : segments;
+    }
+
+    /** What else selects a key: its segment, if the store has none. */
+    private Predicate<? super K> selector(IntSet segments, Predicate<? super K> filter) {
+        if (isSegmented || segments == null || segments.containsAll(all)) {
+            return filter;
+        }
+        Predicate<K> inSegments = key -> segments.contains(keyPartitioner.getSegment(key));
+        return filter == null ? inSegments : inSegments.and(filter);
     }
 
     @Override
     public CompletionStage<MarshallableEntry<K, V>> load(int segment, Object key) {
         org.infinispan.commons.io.ByteBuffer keyBytes = marshall(key);
-        byte[] recordKey = Layout.recordKey(segment(segment, key), keyBytes);
+        byte[] recordKey = Layout.recordKey(segment(segment), keyBytes);
         // The index is in memory, so this does not block, and a miss needs no other thread.
         if (!records.exists(recordKey)) {
             return CompletableFutures.completedNull();
@@ -142,7 +158,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     @Override
     public CompletionStage<Boolean> containsKey(int segment, Object key) {
         org.infinispan.commons.io.ByteBuffer keyBytes = marshall(key);
-        byte[] recordKey = Layout.recordKey(segment(segment, key), keyBytes);
+        byte[] recordKey = Layout.recordKey(segment(segment), keyBytes);
         if (!records.exists(recordKey)) {
             return CompletableFutures.completedFalse();
         }
@@ -160,15 +176,14 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     }
 
     private void addPut(List<Change> changes, int given, MarshallableEntry<? extends K, ? extends V> entry) {
-        int segment = segment(given, isSegmented ? null : entry.getKey());
-        if (owned.contains(segment)) {
-            records.addPut(changes, segment, entry);
+        if (!isSegmented || owned.contains(given)) {
+            records.addPut(changes, segment(given), entry);
         }
     }
 
     @Override
     public CompletionStage<Boolean> delete(int segment, Object key) {
-        return shared.writes.delete(records.delete(segment(segment, key), marshall(key)), completer);
+        return shared.writes.delete(records.delete(segment(segment), marshall(key)), completer);
     }
 
     @Override
@@ -211,7 +226,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         // Both are subscribed before either is complete: neither publishes anything before.
         CompletionStage<List<Change>> deletes = Flowable.fromPublisher(removePublisher)
                 .flatMap(keys -> Flowable.fromPublisher(keys)
-                        .map(key -> records.delete(segment(keys.getSegment(), key), marshall(key))), publisherCount)
+                        .map(key -> records.delete(segment(keys.getSegment()), marshall(key))), publisherCount)
                 .collect(() -> new ArrayList<Change>(), List::add).<List<Change>>map(list -> list).toCompletionStage();
         CompletionStage<List<Change>> puts = Flowable.fromPublisher(writePublisher)
                 .flatMap(entries -> Flowable.fromPublisher(entries).map(entry -> Map.entry(entries.getSegment(), entry)), publisherCount)
@@ -268,7 +283,8 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     public CompletionStage<Void> addSegments(IntSet segments) {
         IntSet added = IntSets.mutableCopyFrom(segments);
         added.removeAll(owned);
-        if (added.isEmpty()) {
+        if (added.isEmpty() || !isSegmented) {
+            owned.addAll(added);
             return CompletableFutures.completedNull();
         }
         return shared.writes.run(() -> {
@@ -284,37 +300,46 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         IntSet removed = IntSets.mutableCopyFrom(segments);
         owned.removeAll(removed);
         return shared.writes.run(() -> {
-            records.clear(removed);
+            if (isSegmented) {
+                records.clear(removed);
+            } else {
+                records.deleteIf(key -> removed.contains(keyPartitioner.getSegment(unmarshall(key))));
+            }
             return null;
         }, completer);
     }
 
     @Override
     public CompletionStage<Long> size(IntSet segments) {
-        IntSet counted = segments == null ? all : segments;
+        if (selector(segments, null) != null) {
+            return Flowable.fromPublisher(publishKeys(segments, null)).count().toCompletionStage();
+        }
+        IntSet counted = stored(segments);
         return blockingManager.supplyBlocking(
                 () -> records.count(counted) - records.expired(counted, timeService.wallClockTime()).size(), "kaml-size");
     }
 
     @Override
     public CompletionStage<Long> approximateSize(IntSet segments) {
-        IntSet counted = segments == null ? all : segments;
+        IntSet counted = stored(segments);
         return blockingManager.supplyBlocking(() -> records.count(counted), "kaml-approximate-size");
     }
 
     @Override
     public Publisher<MarshallableEntry<K, V>> publishEntries(IntSet segments, Predicate<? super K> filter, boolean includeValues) {
-        IntSet published = segments == null ? all : segments;
+        IntSet published = stored(segments);
+        Predicate<? super K> selector = selector(segments, filter);
         return blockingManager.blockingPublisher(Flowable.using(() -> records.scan(published, false), scan -> {
             long now = timeService.wallClockTime();
             return Flowable.fromIterable(() -> scan).map(Layout::decode).filter(decoded -> !decoded.isExpired(now))
-                    .map(this::entry).filter(entry -> filter == null || filter.test(entry.getKey()));
+                    .map(this::entry).filter(entry -> selector == null || selector.test(entry.getKey()));
         }, Scan::close));
     }
 
     @Override
     public Publisher<K> publishKeys(IntSet segments, Predicate<? super K> filter) {
-        IntSet published = segments == null ? all : segments;
+        IntSet published = stored(segments);
+        Predicate<? super K> selector = selector(segments, filter);
         return blockingManager.blockingPublisher(Flowable.using(() -> records.scan(published, true), scan -> {
             Set<ByteBuffer> expired = records.expired(published, timeService.wallClockTime());
             return Flowable.fromIterable(() -> scan).filter(entry -> !expired.contains(ByteBuffer.wrap(entry.key())))
@@ -322,7 +347,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
                         org.infinispan.commons.io.ByteBuffer key = records.wholeKey(entry.key());
                         return key == null ? List.<K>of() : List.of(this.<K>unmarshall(key));
                     })
-                    .filter(key -> filter == null || filter.test(key));
+                    .filter(key -> selector == null || selector.test(key));
         }, Scan::close));
     }
 

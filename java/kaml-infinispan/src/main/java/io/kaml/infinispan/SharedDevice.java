@@ -15,6 +15,8 @@ import org.infinispan.persistence.spi.PersistenceException;
 
 /** A device that the caches of this process share: the first one opens it, the last one closes it. */
 final class SharedDevice {
+    /** The first size of a file that grows: it takes values and batches of 8 MiB. A sparse file takes what is written to it. */
+    private static final long FIRST_BYTES = 1 << 30;
     private static final Map<Path, SharedDevice> OPEN = new HashMap<>();
 
     final Device device;
@@ -26,8 +28,9 @@ final class SharedDevice {
     private SharedDevice(Path path, Durability durability, long capacityBytes) throws IOException {
         OpenOptions.Durability how = OpenOptions.Durability.valueOf(durability.name());
         if (!Files.exists(path) || Files.isRegularFile(path) && Files.size(path) == 0) {
+            boolean grows = capacityBytes == 0;
             CreateOptions options = durability == Durability.PROCESS ? CreateOptions.DEFAULT.withProcessDurability() : CreateOptions.DEFAULT;
-            Device.create(path, capacityBytes, options).close();
+            Device.create(path, grows ? FIRST_BYTES : capacityBytes, grows ? options.withGrowth() : options).close();
         }
         this.path = path;
         this.durability = durability;

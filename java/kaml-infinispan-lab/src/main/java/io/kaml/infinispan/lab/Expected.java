@@ -1,0 +1,72 @@
+package io.kaml.infinispan.lab;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * What the entries of a cache can be. A change that was acknowledged must be found. One whose result is not known can be found or not, and its
+ * key is not used again before the next comparison: it could still be under way.
+ */
+final class Expected {
+    private static final class Key {
+        String value;
+        final Set<String> possible = new HashSet<>();
+        boolean isUncertain;
+    }
+
+    private final Map<String, Key> keys = new HashMap<>();
+    private long acknowledged;
+    private long uncertain;
+
+    synchronized boolean canUse(String key) {
+        return !keys.computeIfAbsent(key, absent -> new Key()).isUncertain;
+    }
+
+    /** A change begins; null deletes. */
+    synchronized void begin(String key, String value) {
+        keys.get(key).possible.add(value);
+        keys.get(key).isUncertain = true;
+    }
+
+    synchronized void acknowledge(String key, String value) {
+        Key known = keys.get(key);
+        known.value = value;
+        known.possible.clear();
+        known.isUncertain = false;
+        acknowledged += 1;
+    }
+
+    /** Compares everything. What was uncertain is certain afterwards. */
+    synchronized List<String> compare(Map<String, String> found) {
+        List<String> problems = new ArrayList<>();
+        for (String key : found.keySet()) {
+            if (!keys.containsKey(key)) {
+                problems.add(key + " was never stored, found " + found.get(key));
+            }
+        }
+        keys.forEach((key, known) -> {
+            String value = found.get(key);
+            boolean matches = value == null ? known.value == null : value.equals(known.value);
+            if (!matches && !known.possible.contains(value)) {
+                problems.add(key + " was acknowledged as " + known.value + ", possible were " + known.possible + ", found " + value);
+            }
+            uncertain += known.isUncertain ? 1 : 0;
+            known.value = value;
+            known.possible.clear();
+            known.isUncertain = false;
+        });
+        return problems;
+    }
+
+    synchronized long acknowledged() {
+        return acknowledged;
+    }
+
+    synchronized long uncertain() {
+        return uncertain;
+    }
+}

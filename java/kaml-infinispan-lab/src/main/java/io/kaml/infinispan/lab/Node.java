@@ -1,0 +1,173 @@
+package io.kaml.infinispan.lab;
+
+import io.kaml.infinispan.configuration.KamlStoreConfiguration.Durability;
+import io.kaml.infinispan.configuration.KamlStoreConfigurationBuilder;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.TreeMap;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.infinispan.AdvancedCache;
+import org.infinispan.Cache;
+import org.infinispan.commons.dataconversion.MediaType;
+import org.infinispan.configuration.cache.CacheMode;
+import org.infinispan.configuration.cache.ConfigurationBuilder;
+import org.infinispan.configuration.global.GlobalConfigurationBuilder;
+import org.infinispan.conflict.MergePolicy;
+import org.infinispan.context.Flag;
+import org.infinispan.eviction.EvictionStrategy;
+import org.infinispan.globalstate.ConfigurationStorage;
+import org.infinispan.manager.DefaultCacheManager;
+import org.infinispan.manager.EmbeddedCacheManager;
+import org.infinispan.partitionhandling.PartitionHandling;
+import org.infinispan.server.resp.RespServer;
+import org.infinispan.server.resp.configuration.RespServerConfigurationBuilder;
+import org.infinispan.topology.CacheTopology;
+
+/**
+ * One node of a cluster, a process of its own. It reads commands from its standard input, a line each, and writes a line for each result:
+ * {@code NUMBER ok [TEXT]} or {@code NUMBER error TEXT}. Commands of one line after another can complete in any order.
+ */
+public final class Node {
+    /** Names of the two caches. */
+    static final String[] CACHES = {"replicated", "distributed"};
+    /** Entries in memory. The others are in the store alone. */
+    private static final int IN_MEMORY = 100;
+
+    private final EmbeddedCacheManager manager;
+    private final ExecutorService slow = Executors.newCachedThreadPool();
+
+    private Node(EmbeddedCacheManager manager) {
+        this.manager = manager;
+    }
+
+    /**
+     * Starts a node.
+     *
+     * @param arguments its name, its directory, the durability of its store, and the port of its RESP endpoint, or 0 for none
+     */
+    public static void main(String[] arguments) throws IOException {
+        GlobalConfigurationBuilder global = GlobalConfigurationBuilder.defaultClusteredBuilder();
+        global.transport().nodeName(arguments[0]).clusterName("kaml-lab").addProperty("configurationFile", "lab-jgroups.xml")
+                .distributedSyncTimeout(20_000);
+        global.jmx().enabled(false);
+        global.globalState().enable().persistentLocation(arguments[1]).configurationStorage(ConfigurationStorage.OVERLAY);
+        EmbeddedCacheManager manager = new DefaultCacheManager(global.build(), false);
+        for (String name : CACHES) {
+            manager.defineConfiguration(name, stored(name, Durability.valueOf(arguments[2])).build());
+        }
+        manager.defineConfiguration("redis", redis(Durability.valueOf(arguments[2])).build());
+        manager.start();
+        Node node = new Node(manager);
+        for (String name : CACHES) {
+            manager.getCache(name);
+        }
+        int port = Integer.parseInt(arguments[3]);
+        if (port != 0) {
+            manager.getCache("redis");
+            new RespServer().start(new RespServerConfigurationBuilder().host("127.0.0.1").port(port).cache("redis").build(), manager);
+        }
+        node.print("0 ok started");
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            node.execute(line.split(" ", 5));
+        }
+        System.exit(0);
+    }
+
+    private static ConfigurationBuilder stored(String name, Durability durability) {
+        ConfigurationBuilder builder = new ConfigurationBuilder();
+        builder.clustering().cacheMode(name.equals("replicated") ? CacheMode.REPL_SYNC : CacheMode.DIST_SYNC).remoteTimeout(10_000)
+                .hash().numOwners(2).numSegments(64);
+        builder.clustering().partitionHandling().whenSplit(PartitionHandling.DENY_READ_WRITES).mergePolicy(MergePolicy.PREFERRED_NON_NULL);
+        builder.clustering().stateTransfer().timeout(60_000).awaitInitialTransfer(true);
+        builder.encoding().mediaType(MediaType.TEXT_PLAIN_TYPE);
+        builder.memory().maxCount(IN_MEMORY).whenFull(EvictionStrategy.REMOVE);
+        builder.persistence().addStore(KamlStoreConfigurationBuilder.class).location("kaml").durability(durability);
+        return builder;
+    }
+
+    private static ConfigurationBuilder redis(Durability durability) {
+        ConfigurationBuilder builder = stored("distributed", durability);
+        builder.encoding().key().mediaType(RespServer.RESP_KEY_MEDIA_TYPE);
+        builder.encoding().value().mediaType(MediaType.APPLICATION_OCTET_STREAM);
+        builder.clustering().hash().keyPartitioner(new org.infinispan.distribution.ch.impl.RESPHashFunctionPartitioner()).numSegments(256);
+        return builder;
+    }
+
+    private synchronized void print(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private void execute(String[] command) {
+        String number = command[0];
+        if (command[1].equals("put") || command[1].equals("remove") || command[1].equals("get")) {
+            Cache<String, String> cache = manager.getCache(command[2]);
+            try {
+                CompletionStage<String> stage = switch (command[1]) {
+                    case "put" -> cache.getAdvancedCache().withFlags(Flag.IGNORE_RETURN_VALUES).putAsync(command[3], command[4]);
+                    case "remove" -> cache.getAdvancedCache().withFlags(Flag.IGNORE_RETURN_VALUES).removeAsync(command[3]);
+                    default -> cache.getAsync(command[3]);
+                };
+                stage.whenComplete((value, failure) -> print(failure != null ? number + " error " + failure : command[1].equals("get")
+                        ? number + " ok " + value : number + " ok"));
+            } catch (RuntimeException failure) {
+                print(number + " error " + failure);
+            }
+            return;
+        }
+        slow.execute(() -> {
+            try {
+                print(number + " ok " + run(command));
+            } catch (Exception failure) {
+                print(number + " error " + failure);
+            }
+        });
+    }
+
+    private String run(String[] command) {
+        switch (command[1]) {
+            case "settled":
+                for (String name : CACHES) {
+                    if (!isSettled(name, Integer.parseInt(command[2]))) {
+                        return "no";
+                    }
+                }
+                return "yes";
+            case "entries":
+                // All entries of the cluster, read by iteration.
+                StringBuilder all = new StringBuilder();
+                new TreeMap<>(manager.<String, String>getCache(command[2])).forEach((key, value) -> all.append(key).append('=').append(value).append(','));
+                return all.toString();
+            case "stored":
+                // What the store of this node has, without the memory of any node.
+                AdvancedCache<String, String> local = manager.<String, String>getCache(command[2]).getAdvancedCache().withFlags(Flag.CACHE_MODE_LOCAL);
+                return Integer.toString(local.size());
+            case "shutdown":
+                for (String name : CACHES) {
+                    manager.getCache(name).shutdown();
+                }
+                return "done";
+            default:
+                throw new IllegalArgumentException("unknown command " + command[1]);
+        }
+    }
+
+    private boolean isSettled(String name, int nodes) {
+        AdvancedCache<?, ?> cache = manager.getCache(name).getAdvancedCache();
+        CacheTopology topology = cache.getDistributionManager().getCacheTopology();
+        return topology.getMembers().size() == nodes && topology.getPendingCH() == null && !cache.getDistributionManager().isRehashInProgress()
+                && cache.getAvailability() == org.infinispan.partitionhandling.AvailabilityMode.AVAILABLE
+                && manager.getMembers().size() == nodes;
+    }
+
+    /** The device of a node. */
+    static Path device(Path directory) {
+        return directory.resolve("kaml").resolve("device.kaml");
+    }
+}
