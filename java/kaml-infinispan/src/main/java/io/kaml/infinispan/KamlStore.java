@@ -57,6 +57,9 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     /** Segments that this node has. Changes of others come late, from an earlier topology, and must leave nothing. */
     private IntSet owned;
     private IntSet all;
+    /** Whether the cluster has named the segments of this node. Only the writing thread uses it. */
+    private boolean hasTopology;
+    private boolean keepStale;
     private Marshaller marshaller;
     private KeyPartitioner keyPartitioner;
     private MarshallableEntryFactory<K, V> entryFactory;
@@ -86,6 +89,8 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         int segmentCount = context.getCache().getCacheConfiguration().clustering().hash().numSegments();
         all = IntSets.immutableRangeSet(segmentCount);
         owned = IntSets.concurrentCopyFrom(all, segmentCount);
+        hasTopology = false;
+        keepStale = configuration.keepStale();
         String rule = isSegmented ? context.getCache().getCacheConfiguration().clustering().hash().keyPartitioner().getClass().getName() : "none";
         Path location = PersistenceUtil.getLocation(context.getGlobalConfiguration(), configuration.location());
         return blockingManager.runBlocking(() -> {
@@ -281,18 +286,30 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
 
     @Override
     public CompletionStage<Void> addSegments(IntSet segments) {
-        IntSet added = IntSets.mutableCopyFrom(segments);
-        added.removeAll(owned);
-        if (added.isEmpty() || !isSegmented) {
-            owned.addAll(added);
-            return CompletableFutures.completedNull();
-        }
+        IntSet requested = IntSets.mutableCopyFrom(segments);
         return shared.writes.run(() -> {
+            if (!hasTopology) {
+                // The first call names what this node has. The cluster has changed other segments without it, and is going to send them
+                // when they are added: what was stored of them would bring back entries that are deleted.
+                hasTopology = true;
+                owned.retainAll(requested);
+                IntSet others = IntSets.mutableCopyFrom(all);
+                others.removeAll(requested);
+                forget(others);
+            }
+            IntSet added = IntSets.mutableCopyFrom(requested);
+            added.removeAll(owned);
             // A change that was under way when the segment was removed can have come after its removal.
-            records.clear(added);
+            forget(added);
             owned.addAll(added);
             return null;
         }, completer);
+    }
+
+    private void forget(IntSet segments) {
+        if (isSegmented && !keepStale) {
+            records.clear(segments);
+        }
     }
 
     @Override
@@ -300,6 +317,8 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         IntSet removed = IntSets.mutableCopyFrom(segments);
         owned.removeAll(removed);
         return shared.writes.run(() -> {
+            // Again, for an addition that was under way.
+            owned.removeAll(removed);
             if (isSegmented) {
                 records.clear(removed);
             } else {

@@ -41,11 +41,13 @@ public class KamlStoreConfigurationTest {
      * Method: XML with all and with few attributes.
      */
     public void attributesAreRead() {
-        KamlStoreConfiguration all = store(parse(xml("path='/data' durability='PROCESS' capacity='1073741824' preload='true' segmented='false'"),
+        KamlStoreConfiguration all = store(parse(
+                xml("path='/data' durability='PROCESS' capacity='1073741824' preload='true' segmented='false' keep-stale='true'"),
                 MediaType.APPLICATION_XML));
         assertEquals("/data", all.location());
         assertEquals(Durability.PROCESS, all.durability());
         assertEquals(1L << 30, all.capacityBytes());
+        assertTrue(all.keepStale());
         assertTrue(all.preload() && !all.purgeOnStartup() && !all.segmented());
         KamlStoreConfiguration few = store(parse(xml("path='/data'"), MediaType.APPLICATION_XML));
         assertEquals(Durability.POWER, few.durability());
@@ -59,7 +61,7 @@ public class KamlStoreConfigurationTest {
     public void writtenConfigurationsAreTheSame() {
         ConfigurationBuilder builder = new ConfigurationBuilder();
         builder.persistence().addStore(KamlStoreConfigurationBuilder.class).location("/data/x").durability(Durability.PROCESS)
-                .capacityBytes(1 << 30).async().enable();
+                .capacityBytes(1 << 30).keepStale(true).async().enable();
         Configuration configuration = builder.build();
         for (MediaType type : new MediaType[] {MediaType.APPLICATION_XML, MediaType.APPLICATION_JSON, MediaType.APPLICATION_YAML}) {
             StringBuilderWriter text = new StringBuilderWriter();

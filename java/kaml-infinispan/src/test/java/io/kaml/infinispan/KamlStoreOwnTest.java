@@ -27,11 +27,14 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.infinispan.AdvancedCache;
 import org.infinispan.Cache;
+import org.infinispan.commons.test.TestResourceTracker;
 import org.infinispan.commons.time.ControlledTimeService;
 import org.infinispan.commons.time.TimeService;
+import org.infinispan.configuration.cache.CacheMode;
 import org.infinispan.configuration.cache.ConfigurationBuilder;
 import org.infinispan.configuration.cache.StorageType;
 import org.infinispan.configuration.global.GlobalConfigurationBuilder;
+import org.infinispan.context.Flag;
 import org.infinispan.eviction.EvictionStrategy;
 import org.infinispan.manager.DefaultCacheManager;
 import org.infinispan.manager.EmbeddedCacheManager;
@@ -39,6 +42,7 @@ import org.infinispan.notifications.Listener;
 import org.infinispan.notifications.cachelistener.annotation.CacheEntryExpired;
 import org.infinispan.notifications.cachelistener.event.CacheEntryExpiredEvent;
 import org.infinispan.test.TestingUtil;
+import org.infinispan.test.fwk.TestCacheManagerFactory;
 import org.infinispan.transaction.LockingMode;
 import org.infinispan.transaction.TransactionMode;
 import org.infinispan.transaction.lookup.EmbeddedTransactionManagerLookup;
@@ -333,6 +337,55 @@ public class KamlStoreOwnTest {
                 }
             }
         });
+    }
+
+    /**
+     * Goal: what a cluster deletes while a node is away does not come back with the node, unless this was requested; what exists is whole.
+     * Method: two nodes; one ends without a shutdown of the cache; entries are put and removed; it starts again on its device.
+     */
+    public void deletedEntriesDoNotReturn() throws Exception {
+        TestResourceTracker.testThreadStarted(getClass().getName());
+        for (boolean keepStale : new boolean[] {false, true}) {
+            for (CacheMode mode : new CacheMode[] {CacheMode.REPL_SYNC, CacheMode.DIST_SYNC}) {
+                Path[] paths = {directory.resolve(mode + "1" + keepStale), directory.resolve(mode + "2" + keepStale)};
+                try (EmbeddedCacheManager first = clustered(paths[0], mode, keepStale)) {
+                    Cache<Object, Object> cache = first.getCache("cache");
+                    try (EmbeddedCacheManager second = clustered(paths[1], mode, keepStale)) {
+                        TestingUtil.waitForNoRebalance(cache, second.getCache("cache"));
+                        for (int i = 0; i < 100; i++) {
+                            cache.put(i, "v");
+                        }
+                    }
+                    TestingUtil.waitForNoRebalance(cache);
+                    for (int i = 0; i < 50; i++) {
+                        cache.remove(i);
+                        cache.put(100 + i, "v");
+                    }
+                    try (EmbeddedCacheManager second = clustered(paths[1], mode, keepStale)) {
+                        Cache<Object, Object> again = second.getCache("cache");
+                        TestingUtil.waitForNoRebalance(cache, again);
+                        Set<Object> stored = new HashSet<>(again.getAdvancedCache().withFlags(Flag.CACHE_MODE_LOCAL).keySet());
+                        for (int i = 50; i < 150; i++) {
+                            assertTrue(stored.contains(i));
+                        }
+                        assertEquals(keepStale ? 150 : 100, stored.size());
+                    }
+                }
+            }
+        }
+    }
+
+    private static EmbeddedCacheManager clustered(Path path, CacheMode mode, boolean keepStale) {
+        GlobalConfigurationBuilder global = GlobalConfigurationBuilder.defaultClusteredBuilder();
+        ConfigurationBuilder builder = new ConfigurationBuilder();
+        builder.clustering().cacheMode(mode).hash().numSegments(16);
+        builder.memory().maxCount(1).whenFull(EvictionStrategy.REMOVE);
+        builder.persistence().addStore(KamlStoreConfigurationBuilder.class).location(path.toString()).durability(Durability.PROCESS)
+                .keepStale(keepStale);
+        EmbeddedCacheManager manager = TestCacheManagerFactory.createClusteredCacheManager(global, new ConfigurationBuilder());
+        manager.defineConfiguration("cache", builder.build());
+        manager.getCache("cache");
+        return manager;
     }
 
     /**

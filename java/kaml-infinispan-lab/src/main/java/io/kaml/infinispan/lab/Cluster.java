@@ -10,6 +10,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * Kills the nodes of a cluster of three under load, and compares all entries after each restart.
@@ -20,7 +22,7 @@ import java.util.concurrent.TimeUnit;
  */
 public final class Cluster {
     private static final int NODES = 3;
-    private static final int WRITERS = 4;
+    private static final int WRITERS = 24;
     private static final int KEYS = 600;
     private static final long STOPPED_MS = 8_000;
 
@@ -46,7 +48,7 @@ public final class Cluster {
     /**
      * Runs the loops.
      *
-     * @param arguments the number of loops, POWER or PROCESS, a directory, and a seed
+     * @param arguments the number of loops, POWER, PROCESS or SIFS, a directory, and a seed
      */
     public static void main(String[] arguments) throws Exception {
         int loops = Integer.parseInt(arguments[0]);
@@ -217,7 +219,15 @@ public final class Cluster {
             }
             if (!problems.isEmpty()) {
                 System.out.println("FAILED after " + after + ", cache " + cache + ":");
-                problems.forEach(System.out::println);
+                for (String problem : problems) {
+                    System.out.println(problem.replaceAll("x+", "x"));
+                    for (Matcher key = Pattern.compile("\\bk\\d+").matcher(problem); key.find(); ) {
+                        for (Peer peer : peers) {
+                            System.out.println("    " + key.group() + ": " + peer.directory().getFileName() + " has " + peer.call("where " + cache + " "
+                                    + key.group()));
+                        }
+                    }
+                }
                 throw new IllegalStateException(problems.size() + " problems");
             }
         }
@@ -260,6 +270,12 @@ public final class Cluster {
             writer.join();
         }
         peers.getFirst().call("shutdown");
+        // The other nodes stop their caches later. A node that ended before would look like one that has failed.
+        for (Peer peer : peers) {
+            while (!peer.call("ended").equals("yes")) {
+                Thread.sleep(50);
+            }
+        }
         for (Peer peer : peers) {
             peer.end();
         }
@@ -282,6 +298,9 @@ public final class Cluster {
             peer.end();
         }
         for (Peer peer : peers) {
+            if (!Files.exists(Node.device(peer.directory()))) {
+                continue;
+            }
             try (Device device = Device.open(Node.device(peer.directory()))) {
                 CheckReport report = device.check(problem -> System.out.println("FAILED: " + problem));
                 if (report.problemCount() != 0) {

@@ -24,8 +24,6 @@ import org.infinispan.globalstate.ConfigurationStorage;
 import org.infinispan.manager.DefaultCacheManager;
 import org.infinispan.manager.EmbeddedCacheManager;
 import org.infinispan.partitionhandling.PartitionHandling;
-import org.infinispan.server.resp.RespServer;
-import org.infinispan.server.resp.configuration.RespServerConfigurationBuilder;
 import org.infinispan.topology.CacheTopology;
 
 /**
@@ -48,7 +46,7 @@ public final class Node {
     /**
      * Starts a node.
      *
-     * @param arguments its name, its directory, the durability of its store, and the port of its RESP endpoint, or 0 for none
+     * @param arguments its name, its directory, the durability of its store or SIFS, and the port of its RESP endpoint, or 0 for none
      */
     public static void main(String[] arguments) throws IOException {
         GlobalConfigurationBuilder global = GlobalConfigurationBuilder.defaultClusteredBuilder();
@@ -58,18 +56,19 @@ public final class Node {
         global.globalState().enable().persistentLocation(arguments[1]).configurationStorage(ConfigurationStorage.OVERLAY);
         EmbeddedCacheManager manager = new DefaultCacheManager(global.build(), false);
         for (String name : CACHES) {
-            manager.defineConfiguration(name, stored(name, Durability.valueOf(arguments[2])).build());
+            manager.defineConfiguration(name, stored(name, arguments[2]).build());
         }
-        manager.defineConfiguration("redis", redis(Durability.valueOf(arguments[2])).build());
+        int port = Integer.parseInt(arguments[3]);
+        if (port != 0) {
+            manager.defineConfiguration(Redis.CACHE, Redis.configure(stored("distributed", arguments[2])).build());
+        }
         manager.start();
         Node node = new Node(manager);
         for (String name : CACHES) {
             manager.getCache(name);
         }
-        int port = Integer.parseInt(arguments[3]);
         if (port != 0) {
-            manager.getCache("redis");
-            new RespServer().start(new RespServerConfigurationBuilder().host("127.0.0.1").port(port).cache("redis").build(), manager);
+            Redis.start(manager, port);
         }
         node.print("0 ok started");
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -79,7 +78,8 @@ public final class Node {
         System.exit(0);
     }
 
-    private static ConfigurationBuilder stored(String name, Durability durability) {
+    /** A cache over KAML, or over the default store of Infinispan, with which a failure can be compared. */
+    private static ConfigurationBuilder stored(String name, String store) {
         ConfigurationBuilder builder = new ConfigurationBuilder();
         builder.clustering().cacheMode(name.equals("replicated") ? CacheMode.REPL_SYNC : CacheMode.DIST_SYNC).remoteTimeout(10_000)
                 .hash().numOwners(2).numSegments(64);
@@ -87,15 +87,11 @@ public final class Node {
         builder.clustering().stateTransfer().timeout(60_000).awaitInitialTransfer(true);
         builder.encoding().mediaType(MediaType.TEXT_PLAIN_TYPE);
         builder.memory().maxCount(IN_MEMORY).whenFull(EvictionStrategy.REMOVE);
-        builder.persistence().addStore(KamlStoreConfigurationBuilder.class).location("kaml").durability(durability);
-        return builder;
-    }
-
-    private static ConfigurationBuilder redis(Durability durability) {
-        ConfigurationBuilder builder = stored("distributed", durability);
-        builder.encoding().key().mediaType(RespServer.RESP_KEY_MEDIA_TYPE);
-        builder.encoding().value().mediaType(MediaType.APPLICATION_OCTET_STREAM);
-        builder.clustering().hash().keyPartitioner(new org.infinispan.distribution.ch.impl.RESPHashFunctionPartitioner()).numSegments(256);
+        if (store.equals("SIFS")) {
+            builder.persistence().addSoftIndexFileStore().purgeOnStartup(true).dataLocation("data").indexLocation("index").syncWrites(true);
+        } else {
+            builder.persistence().addStore(KamlStoreConfigurationBuilder.class).location("kaml").durability(Durability.valueOf(store));
+        }
         return builder;
     }
 
@@ -109,9 +105,11 @@ public final class Node {
         if (command[1].equals("put") || command[1].equals("remove") || command[1].equals("get")) {
             Cache<String, String> cache = manager.getCache(command[2]);
             try {
+                // Without IGNORE_RETURN_VALUES: with it, a node that is joining does not look for the entry elsewhere, and a removal is
+                // acknowledged that the other nodes never see. This is so with every store.
                 CompletionStage<String> stage = switch (command[1]) {
-                    case "put" -> cache.getAdvancedCache().withFlags(Flag.IGNORE_RETURN_VALUES).putAsync(command[3], command[4]);
-                    case "remove" -> cache.getAdvancedCache().withFlags(Flag.IGNORE_RETURN_VALUES).removeAsync(command[3]);
+                    case "put" -> cache.putAsync(command[3], command[4]);
+                    case "remove" -> cache.removeAsync(command[3]);
                     default -> cache.getAsync(command[3]);
                 };
                 stage.whenComplete((value, failure) -> print(failure != null ? number + " error " + failure : command[1].equals("get")
@@ -144,18 +142,29 @@ public final class Node {
                 StringBuilder all = new StringBuilder();
                 new TreeMap<>(manager.<String, String>getCache(command[2])).forEach((key, value) -> all.append(key).append('=').append(value).append(','));
                 return all.toString();
-            case "stored":
-                // What the store of this node has, without the memory of any node.
+            case "where":
+                // What this node has of a key in memory, and what in memory or its store.
                 AdvancedCache<String, String> local = manager.<String, String>getCache(command[2]).getAdvancedCache().withFlags(Flag.CACHE_MODE_LOCAL);
-                return Integer.toString(local.size());
+                return cut(local.withFlags(Flag.SKIP_CACHE_LOAD).get(command[3])) + " in memory, " + cut(local.get(command[3])) + " with its store";
             case "shutdown":
                 for (String name : CACHES) {
                     manager.getCache(name).shutdown();
                 }
                 return "done";
+            case "ended":
+                for (String name : CACHES) {
+                    if (manager.isRunning(name)) {
+                        return "no";
+                    }
+                }
+                return "yes";
             default:
                 throw new IllegalArgumentException("unknown command " + command[1]);
         }
+    }
+
+    private static String cut(String value) {
+        return value == null ? "nothing" : value.replaceAll("x+$", "");
     }
 
     private boolean isSettled(String name, int nodes) {

@@ -15,6 +15,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /** A {@link Node} as the process that started it sees it. */
 final class Peer {
@@ -64,7 +66,7 @@ final class Peer {
         ProcessBuilder builder = new ProcessBuilder(List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                 "--enable-native-access=ALL-UNNAMED", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true",
                 "-Dkaml.library=" + System.getProperty("kaml.library"), "-Dlab.port=" + (FIRST_PORT + index), "-Dlab.hosts=" + hosts,
-                "-cp", System.getProperty("java.class.path"), Node.class.getName(), "node" + index, directory.toString(), durability,
+                "-cp", classpath(), Node.class.getName(), "node" + index, directory.toString(), durability,
                 hasResp ? Integer.toString(respPort()) : "0"));
         builder.redirectError(ProcessBuilder.Redirect.appendTo(directory.resolve("log").toFile()));
         Run started = new Run(builder.start());
@@ -78,6 +80,14 @@ final class Peer {
             started.process.destroyForcibly();
             throw new IllegalStateException("node " + index + " does not start; see " + directory.resolve("log"), failure);
         }
+    }
+
+    /** Without the modules of the endpoint, a node starts in a third of the time. */
+    private String classpath() {
+        String all = System.getProperty("java.class.path");
+        return hasResp ? all : Stream.of(all.split(":")).filter(path -> !path.matches(
+                ".*(infinispan-(server|query|multimap|tasks|scripting|clustered-counter|cachestore)|lucene|hibernate|netty|opentelemetry|lua|rocksdb).*"))
+                .collect(Collectors.joining(":"));
     }
 
     private static void read(Run run) {

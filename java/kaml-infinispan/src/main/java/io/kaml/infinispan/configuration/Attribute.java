@@ -4,7 +4,8 @@ package io.kaml.infinispan.configuration;
 enum Attribute {
     PATH("path"),
     DURABILITY("durability"),
-    CAPACITY("capacity");
+    CAPACITY("capacity"),
+    KEEP_STALE("keep-stale");
 
     private final String name;
 

@@ -21,6 +21,9 @@ public class KamlStoreConfiguration extends AbstractStoreConfiguration<KamlStore
     static final AttributeDefinition<Long> CAPACITY =
             AttributeDefinition.builder(Attribute.CAPACITY, 0L, Long.class).immutable().build();
 
+    static final AttributeDefinition<Boolean> KEEP_STALE =
+            AttributeDefinition.builder(Attribute.KEEP_STALE, false, Boolean.class).immutable().build();
+
     /** What stored entries survive. */
     public enum Durability {
         /** The loss of power. */
@@ -39,7 +42,8 @@ public class KamlStoreConfiguration extends AbstractStoreConfiguration<KamlStore
      * @return a new set
      */
     public static AttributeSet attributeDefinitionSet() {
-        return new AttributeSet(KamlStoreConfiguration.class, AbstractStoreConfiguration.attributeDefinitionSet(), PATH, DURABILITY, CAPACITY);
+        return new AttributeSet(KamlStoreConfiguration.class, AbstractStoreConfiguration.attributeDefinitionSet(), PATH, DURABILITY, CAPACITY,
+                KEEP_STALE);
     }
 
     /**
@@ -67,5 +71,15 @@ public class KamlStoreConfiguration extends AbstractStoreConfiguration<KamlStore
      */
     public long capacityBytes() {
         return attributes.attribute(CAPACITY).get();
+    }
+
+    /**
+     * Whether a node that joins a cluster keeps the entries of segments that the cluster has changed without it. Entries that were deleted
+     * meanwhile can come back then. It is for the first start after all nodes failed at once.
+     *
+     * @return whether it keeps them
+     */
+    public boolean keepStale() {
+        return attributes.attribute(KEEP_STALE).get();
     }
 }

@@ -57,6 +57,17 @@ public class KamlStoreConfigurationBuilder extends AbstractStoreConfigurationBui
         return this;
     }
 
+    /**
+     * Sets whether a node that joins a cluster keeps the entries of segments that the cluster has changed without it.
+     *
+     * @param keep true only for the first start after all nodes failed at once
+     * @return this builder
+     */
+    public KamlStoreConfigurationBuilder keepStale(boolean keep) {
+        attributes.attribute(KamlStoreConfiguration.KEEP_STALE).set(keep);
+        return this;
+    }
+
     @Override
     public void validate() {
         super.validate();

@@ -40,6 +40,8 @@ public class KamlStoreConfigurationParser implements ConfigurationParser {
                 store.durability(ParseUtils.parseEnum(reader, i, Durability.class, value));
             } else if (name.equals(Attribute.CAPACITY.toString())) {
                 store.capacityBytes(ParseUtils.parseLong(reader, i, value));
+            } else if (name.equals(Attribute.KEEP_STALE.toString())) {
+                store.keepStale(ParseUtils.parseBoolean(reader, i, value));
             } else {
                 CacheParser.parseStoreAttribute(reader, i, store);
             }
