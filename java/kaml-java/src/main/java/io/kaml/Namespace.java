@@ -74,6 +74,18 @@ public final class Namespace {
     }
 
     /**
+     * Reads the values of up to 4096 keys; neighbours on the medium are one read, and many reads are in progress at once. The values are not of
+     * one moment.
+     *
+     * @param keys the keys
+     * @return the values in the order of the keys; null where there is none
+     * @throws KamlException as {@link #get}; {@link Status#BAD_ARGUMENT} for too many keys
+     */
+    public List<byte[]> getMany(List<byte[]> keys) {
+        return Native.getMany(device.handle.id, id, keys);
+    }
+
+    /**
      * Whether a key exists. Reads no flash, except in a versioned namespace.
      *
      * @param key the key

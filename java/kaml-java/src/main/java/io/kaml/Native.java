@@ -60,6 +60,8 @@ final class Native {
     static final MethodHandle GET = call("kaml_get", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle GET_INTO =
             call("kaml_get_into", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle GET_MANY =
+            call("kaml_get_many", JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle EXISTS = call("kaml_exists", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     static final MethodHandle PUT = call("kaml_put", JAVA_LONG, ADDRESS, JAVA_LONG);
     static final MethodHandle PUT_ONE =
@@ -272,6 +274,46 @@ final class Native {
             MemorySegment length = arena.allocate(JAVA_LONG);
             int status = (int) call.invokeExact(handle, namespace, key(arena, key), (long) key.length, value, length);
             return found(status) ? take(value.get(ADDRESS, 0), length.get(JAVA_LONG, 0)) : null;
+        } catch (RuntimeException | Error thrown) {
+            throw thrown;
+        } catch (Throwable thrown) {
+            throw new AssertionError("a native call throws nothing", thrown);
+        }
+    }
+
+    /** Reads the values of keys, in their order; null where there is none. */
+    static List<byte[]> getMany(long handle, int namespace, List<byte[]> keys) {
+        int count = keys.size();
+        if (count == 0) {
+            return List.of();
+        }
+        long bytes = 0;
+        for (byte[] key : keys) {
+            bytes += key.length + 1;
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(16L * count + 8 + bytes, 8);
+            long at = 16L * count + 8;
+            for (int i = 0; i < count; i++) {
+                byte[] key = keys.get(i);
+                memory.setAtIndex(ADDRESS, i, memory.asSlice(at));
+                memory.setAtIndex(JAVA_LONG, count + i, key.length);
+                MemorySegment.copy(key, 0, memory, JAVA_BYTE, at, key.length);
+                at += key.length + 1;
+            }
+            MemorySegment items = memory.asSlice(16L * count, 8);
+            check((int) GET_MANY.invokeExact(handle, namespace, memory, memory.asSlice(8L * count), (long) count, items));
+            MemorySegment first = items.get(ADDRESS, 0);
+            try {
+                MemorySegment all = first.reinterpret(count * ITEM_BYTES);
+                List<byte[]> values = new ArrayList<>(count);
+                for (int i = 0; i < count; i++) {
+                    values.add(bytes(all, i * ITEM_BYTES + 16));
+                }
+                return values;
+            } finally {
+                free(first);
+            }
         } catch (RuntimeException | Error thrown) {
             throw thrown;
         } catch (Throwable thrown) {

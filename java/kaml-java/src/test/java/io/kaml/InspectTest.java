@@ -3,6 +3,7 @@ package io.kaml;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
@@ -50,6 +51,31 @@ class InspectTest {
                     assertFalse(statistics.isStopped());
                 }
             }
+        }
+    }
+
+    /**
+     * Goal: many values at once are those of single gets, whether they exist, are empty or large.
+     * Method: every third key is missing; one key is bad, one too many.
+     */
+    @Test
+    void manyAreRead() {
+        try (Device device = Device.inMemory(64 << 20)) {
+            Namespace records = device.createNamespace("records", NamespaceOptions.ordered());
+            List<byte[]> keys = new ArrayList<>();
+            for (int i = 0; i < 90; i++) {
+                keys.add(Keys.text("key" + "-".repeat(i) + i));
+                if (i % 3 != 0) {
+                    records.put(keys.get(i), new byte[i % 3 == 1 ? 0 : i * 500]);
+                }
+            }
+            List<byte[]> values = records.getMany(keys);
+            for (int i = 0; i < 90; i++) {
+                assertArrayEquals(records.get(keys.get(i)), values.get(i));
+            }
+            assertEquals(List.of(), records.getMany(List.of()));
+            assertThrows(KamlException.class, () -> records.getMany(List.of(new byte[0])));
+            assertThrows(KamlException.class, () -> records.getMany(java.util.Collections.nCopies(4097, keys.get(1))));
         }
     }
 

@@ -16,6 +16,9 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Executor;
+import java.util.function.LongSupplier;
 import java.util.function.Predicate;
 import java.util.function.ToIntFunction;
 import org.infinispan.commons.io.ByteBufferImpl;
@@ -38,6 +41,7 @@ final class CacheRecords {
 
     private final Device device;
     private final WriteQueue writes;
+    private final ReadQueue reads;
     private final Namespace records;
     private final Namespace expiries;
     private volatile boolean canExpire;
@@ -45,6 +49,7 @@ final class CacheRecords {
     private CacheRecords(SharedDevice shared, String cache) {
         this.device = shared.device;
         this.writes = shared.writes;
+        this.reads = shared.reads;
         this.records = device.ensureNamespace(RECORDS + cache, NamespaceOptions.ordered());
         this.expiries = device.ensureNamespace(EXPIRIES + cache, NamespaceOptions.ordered());
         this.canExpire = expiries.first().isPresent();
@@ -145,14 +150,15 @@ final class CacheRecords {
     }
 
     /** The record of a key; null if there is none, or if it has expired. */
-    Layout.Decoded get(byte[] recordKey, org.infinispan.commons.io.ByteBuffer key, long now) {
-        byte[] value = records.get(recordKey);
-        if (value == null) {
-            return null;
-        }
-        Layout.Decoded decoded = Layout.decode(recordKey, value);
-        // Two long keys of one digest are two keys.
-        return decoded.isExpired(now) || !decoded.key().equals(key) ? null : decoded;
+    CompletionStage<Layout.Decoded> get(byte[] recordKey, org.infinispan.commons.io.ByteBuffer key, LongSupplier clock, Executor completer) {
+        return reads.get(records, recordKey, completer).thenApply(value -> {
+            if (value == null) {
+                return null;
+            }
+            Layout.Decoded decoded = Layout.decode(recordKey, value);
+            // Two long keys of one digest are two keys.
+            return decoded.isExpired(clock.getAsLong()) || !decoded.key().equals(key) ? null : decoded;
+        });
     }
 
     /** The marshalled key of a record of which a scan has returned the key alone; null if it was deleted meanwhile. */

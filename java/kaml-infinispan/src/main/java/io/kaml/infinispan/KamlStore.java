@@ -154,10 +154,8 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         if (!records.exists(recordKey)) {
             return CompletableFutures.completedNull();
         }
-        return blockingManager.supplyBlocking(() -> {
-            Layout.Decoded decoded = records.get(recordKey, keyBytes, timeService.wallClockTime());
-            return decoded == null ? null : entry(key, decoded);
-        }, "kaml-load");
+        return records.get(recordKey, keyBytes, timeService::wallClockTime, completer)
+                .thenApply(decoded -> decoded == null ? null : entry(key, decoded));
     }
 
     @Override
@@ -170,7 +168,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         if (!records.canExpire() && !Layout.isCut(recordKey)) {
             return CompletableFutures.completedTrue();
         }
-        return blockingManager.supplyBlocking(() -> records.get(recordKey, keyBytes, timeService.wallClockTime()) != null, "kaml-contains");
+        return records.get(recordKey, keyBytes, timeService::wallClockTime, completer).thenApply(decoded -> decoded != null);
     }
 
     @Override

@@ -21,6 +21,7 @@ final class SharedDevice {
 
     final Device device;
     final WriteQueue writes;
+    final ReadQueue reads;
     private final Path path;
     private final Durability durability;
     private final Set<String> caches = new HashSet<>();
@@ -36,6 +37,7 @@ final class SharedDevice {
         this.durability = durability;
         this.device = Device.open(path, OpenOptions.DEFAULT.withDurability(how).throughPageCache());
         this.writes = new WriteQueue(device, path.getFileName().toString());
+        this.reads = new ReadQueue(path.getFileName().toString());
     }
 
     /**
@@ -70,6 +72,7 @@ final class SharedDevice {
             if (caches.remove(cache) && caches.isEmpty()) {
                 OPEN.remove(path);
                 writes.close();
+                reads.close();
                 device.close();
             }
         }
