@@ -17,6 +17,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 import org.infinispan.commons.configuration.ConfiguredBy;
 import org.infinispan.commons.io.ByteBufferImpl;
@@ -25,6 +26,7 @@ import org.infinispan.commons.time.TimeService;
 import org.infinispan.commons.util.IntSet;
 import org.infinispan.commons.util.IntSets;
 import org.infinispan.commons.util.concurrent.CompletableFutures;
+import org.infinispan.context.impl.FlagBitSets;
 import org.infinispan.distribution.ch.KeyPartitioner;
 import org.infinispan.persistence.PersistenceUtil;
 import org.infinispan.persistence.spi.InitializationContext;
@@ -49,6 +51,10 @@ import org.reactivestreams.Publisher;
 public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     private static final String DEVICE_FILE = "device.kaml";
 
+    /** The flags of a state transfer. The resolution of conflicts has the first one alone, and its entries are newer. */
+    private static final long RECEIVING = FlagBitSets.PUT_FOR_STATE_TRANSFER | FlagBitSets.CACHE_MODE_LOCAL;
+
+    private final ThreadLocal<Boolean> isReceiving = ThreadLocal.withInitial(() -> false);
     private final Map<Transaction, List<Change>> prepared = new ConcurrentHashMap<>();
     private SharedDevice shared;
     private CacheRecords records;
@@ -60,6 +66,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     /** Whether the cluster has named the segments of this node. Only the writing thread uses it. */
     private boolean hasTopology;
     private boolean keepStale;
+    private Received received;
     private Marshaller marshaller;
     private KeyPartitioner keyPartitioner;
     private MarshallableEntryFactory<K, V> entryFactory;
@@ -90,6 +97,8 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         all = IntSets.immutableRangeSet(segmentCount);
         owned = IntSets.concurrentCopyFrom(all, segmentCount);
         hasTopology = false;
+        received = new Received(TimeUnit.MILLISECONDS.toNanos(
+                2 * context.getCache().getCacheConfiguration().clustering().stateTransfer().timeout()));
         keepStale = configuration.keepStale();
         String rule = isSegmented ? context.getCache().getCacheConfiguration().clustering().hash().keyPartitioner().getClass().getName() : "none";
         Path location = PersistenceUtil.getLocation(context.getGlobalConfiguration(), configuration.location());
@@ -173,9 +182,24 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
 
     @Override
     public CompletionStage<Void> write(int segment, MarshallableEntry<? extends K, ? extends V> entry) {
+        boolean wasReceived = isReceiving.get();
+        isReceiving.remove();
         List<Change> changes = new ArrayList<>(2);
         addPut(changes, segment, entry);
-        return changes.isEmpty() ? CompletableFutures.completedNull() : shared.writes.write(changes, completer);
+        if (changes.isEmpty()) {
+            return CompletableFutures.completedNull();
+        }
+        return wasReceived ? shared.writes.receive(changes, received, completer) : shared.writes.write(changes, received, completer);
+    }
+
+    /**
+     * Never true. Infinispan calls this just before {@link #write}, so it shows whether a state transfer brings the entry: such an entry can be
+     * older than what the store has.
+     */
+    @Override
+    public boolean ignoreCommandWithFlags(long commandFlags) {
+        isReceiving.set((commandFlags & RECEIVING) == RECEIVING);
+        return false;
     }
 
     private void addPut(List<Change> changes, int given, MarshallableEntry<? extends K, ? extends V> entry) {
@@ -186,7 +210,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
 
     @Override
     public CompletionStage<Boolean> delete(int segment, Object key) {
-        return shared.writes.delete(records.delete(segment(segment), marshall(key)), completer);
+        return shared.writes.delete(records.delete(segment(segment), marshall(key)), received, completer);
     }
 
     @Override
@@ -198,7 +222,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
             }
             CompletionStage<Void> stage = null;
             for (List<Change> piece : pieces(changes)) {
-                CompletionStage<Void> stored = shared.writes.write(piece, completer);
+                CompletionStage<Void> stored = shared.writes.write(piece, received, completer);
                 stage = stage == null ? stored : stage.thenCombine(stored, (one, other) -> null);
             }
             return stage;
@@ -265,7 +289,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         if (changes == null || changes.isEmpty()) {
             return CompletableFutures.completedNull();
         }
-        return shared.writes.write(changes, completer);
+        return shared.writes.write(changes, received, completer);
     }
 
     @Override
@@ -299,6 +323,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
             added.removeAll(owned);
             // A change that was under way when the segment was removed can have come after its removal.
             forget(added);
+            received.begin(added);
             owned.addAll(added);
             return null;
         }, completer);
@@ -317,6 +342,7 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         return shared.writes.run(() -> {
             // Again, for an addition that was under way.
             owned.removeAll(removed);
+            received.end(removed);
             if (isSegmented) {
                 records.clear(removed);
             } else {

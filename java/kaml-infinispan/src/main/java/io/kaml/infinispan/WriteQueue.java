@@ -35,19 +35,33 @@ final class WriteQueue {
         }
     }
 
+    private enum Kind {
+        PUT,
+        /** Reports whether the record existed. */
+        DELETE,
+        /** A record that another node has sent: it is stored only if nothing has changed it here. */
+        RECEIVED,
+        JOB
+    }
+
     private static final class Request {
+        final Kind kind;
         final List<Change> changes;
         final Callable<?> job;
-        final boolean isDelete;
+        final Received received;
         final Executor completer;
         final CompletableFuture<Object> done = new CompletableFuture<>();
         Object result;
         Throwable failure;
 
-        Request(List<Change> changes, Callable<?> job, boolean isDelete, Executor completer) {
+        /** Whether nothing is to be stored: the record that is deleted does not exist, or the one that was received is old. */
+        boolean isVoid;
+
+        Request(Kind kind, List<Change> changes, Callable<?> job, Received received, Executor completer) {
+            this.kind = kind;
             this.changes = changes;
             this.job = job;
-            this.isDelete = isDelete;
+            this.received = received;
             this.completer = completer;
         }
 
@@ -87,18 +101,23 @@ final class WriteQueue {
     }
 
     /** Stores changes, all or none. */
-    CompletionStage<Void> write(List<Change> changes, Executor completer) {
-        return submit(new Request(changes, null, false, completer));
+    CompletionStage<Void> write(List<Change> changes, Received received, Executor completer) {
+        return submit(new Request(Kind.PUT, changes, null, received, completer));
+    }
+
+    /** Stores a record that another node has sent, with its expiry if it has one, unless it was changed here. */
+    CompletionStage<Void> receive(List<Change> changes, Received received, Executor completer) {
+        return submit(new Request(Kind.RECEIVED, changes, null, received, completer));
     }
 
     /** Deletes a record, and reports whether it existed. */
-    CompletionStage<Boolean> delete(Change change, Executor completer) {
-        return submit(new Request(List.of(change), null, true, completer));
+    CompletionStage<Boolean> delete(Change change, Received received, Executor completer) {
+        return submit(new Request(Kind.DELETE, List.of(change), null, received, completer));
     }
 
     /** Runs a job while nothing else changes. The job can write with {@link #writeNow}. */
     <T> CompletionStage<T> run(Callable<T> job, Executor completer) {
-        return submit(new Request(List.of(), job, false, completer));
+        return submit(new Request(Kind.JOB, List.of(), job, null, completer));
     }
 
     @SuppressWarnings("unchecked")
@@ -189,9 +208,9 @@ final class WriteQueue {
     private void store(List<Request> group) {
         try {
             Batch batch = new Batch();
-            findDeleted(group);
+            judge(group);
             for (Request request : group) {
-                if (!(request.isDelete && request.result == Boolean.FALSE)) {
+                if (!request.isVoid) {
                     request.changes.forEach(change -> add(batch, change));
                 }
             }
@@ -208,20 +227,27 @@ final class WriteQueue {
         }
     }
 
-    /** Determines which deleted records exist when their turn comes: on the device, or by an earlier request of the group. */
-    private static void findDeleted(List<Request> group) {
-        if (group.stream().noneMatch(request -> request.isDelete)) {
+    /** Determines which records exist when the turn of a request comes: on the device, or by an earlier request of the group. */
+    private static void judge(List<Request> group) {
+        if (group.stream().allMatch(request -> request.kind == Kind.PUT && request.received.isEmpty())) {
             return;
         }
         Map<Integer, Map<ByteBuffer, Boolean>> known = new HashMap<>();
         for (Request request : group) {
+            if (request.kind != Kind.PUT) {
+                Change change = request.changes.getFirst();
+                Boolean exists = known.computeIfAbsent(change.namespace.id(), id -> new HashMap<>()).get(ByteBuffer.wrap(change.key));
+                exists = exists == null ? change.namespace.exists(change.key) : exists;
+                request.isVoid = request.kind == Kind.DELETE ? !exists : exists || request.received.wasDeleted(change.key);
+                request.result = request.kind == Kind.DELETE ? exists : null;
+            }
             for (Change change : request.changes) {
-                Map<ByteBuffer, Boolean> keys = known.computeIfAbsent(change.namespace.id(), id -> new HashMap<>());
-                if (request.isDelete) {
-                    Boolean exists = keys.get(ByteBuffer.wrap(change.key));
-                    request.result = exists == null ? change.namespace.exists(change.key) : exists;
+                if (change.value == null) {
+                    request.received.deleted(change.key);
                 }
-                keys.put(ByteBuffer.wrap(change.key), change.value != null);
+                if (!request.isVoid) {
+                    known.computeIfAbsent(change.namespace.id(), id -> new HashMap<>()).put(ByteBuffer.wrap(change.key), change.value != null);
+                }
             }
         }
     }

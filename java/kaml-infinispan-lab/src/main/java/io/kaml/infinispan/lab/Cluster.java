@@ -24,7 +24,6 @@ public final class Cluster {
     private static final int NODES = 3;
     private static final int WRITERS = 24;
     private static final int KEYS = 600;
-    private static final long STOPPED_MS = 8_000;
 
     private final List<Peer> peers = new ArrayList<>();
     private final Map<String, Expected> expected = new HashMap<>();
@@ -178,10 +177,13 @@ public final class Cluster {
         int index = random.nextInt(NODES);
         unavailable = index;
         peers.get(index).signal("STOP");
-        Thread.sleep(STOPPED_MS);
+        List<Peer> others = new ArrayList<>(peers);
+        others.remove(index);
+        await(others, NODES - 1);
+        Thread.sleep(random.nextInt(2000));
         peers.get(index).signal("CONT");
-        unavailable = -1;
         settle();
+        unavailable = -1;
     }
 
     private void restartAll() throws Exception {
@@ -193,14 +195,22 @@ public final class Cluster {
     }
 
     private void settle() throws Exception {
+        await(peers, NODES);
+    }
+
+    /** Waits until each of some nodes has the same number of members and moves no entries, two times in a row. */
+    private static void await(List<Peer> nodes, int members) throws Exception {
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
-        for (Peer peer : peers) {
-            while (!peer.call("settled " + NODES).equals("yes")) {
-                if (System.nanoTime() > end) {
-                    throw new IllegalStateException("the cluster does not settle; see the logs in " + peer.directory());
-                }
-                Thread.sleep(100);
+        for (int settled = 0; settled < 2; ) {
+            boolean isSettled = true;
+            for (Peer peer : nodes) {
+                isSettled = isSettled && peer.call("settled " + members).equals("yes");
             }
+            settled = isSettled ? settled + 1 : 0;
+            if (System.nanoTime() > end) {
+                throw new IllegalStateException("the cluster does not settle; see the logs in " + nodes.getFirst().directory());
+            }
+            Thread.sleep(200);
         }
     }
 

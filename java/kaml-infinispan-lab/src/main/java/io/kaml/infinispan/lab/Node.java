@@ -25,9 +25,6 @@ import org.infinispan.manager.DefaultCacheManager;
 import org.infinispan.manager.EmbeddedCacheManager;
 import org.infinispan.partitionhandling.PartitionHandling;
 import org.infinispan.topology.CacheTopology;
-import org.infinispan.transaction.LockingMode;
-import org.infinispan.transaction.TransactionMode;
-import org.infinispan.transaction.lookup.EmbeddedTransactionManagerLookup;
 
 /**
  * One node of a cluster, a process of its own. It reads commands from its standard input, a line each, and writes a line for each result:
@@ -38,9 +35,6 @@ public final class Node {
     static final String[] CACHES = {"replicated", "distributed"};
     /** Entries in memory. The others are in the store alone. */
     private static final int IN_MEMORY = 100;
-
-    /** After the name of a store: caches without transactions. Infinispan can then lose a change that meets a state transfer, with every store. */
-    private static final String PLAIN = "-PLAIN";
 
     private final EmbeddedCacheManager manager;
     private final ExecutorService slow = Executors.newCachedThreadPool();
@@ -85,9 +79,7 @@ public final class Node {
     }
 
     /** A cache over KAML, or over the default store of Infinispan, with which a failure can be compared. */
-    private static ConfigurationBuilder stored(String name, String given) {
-        String store = given.replace(PLAIN, "");
-        boolean isPlain = given.endsWith(PLAIN);
+    private static ConfigurationBuilder stored(String name, String store) {
         ConfigurationBuilder builder = new ConfigurationBuilder();
         builder.clustering().cacheMode(name.equals("replicated") ? CacheMode.REPL_SYNC : CacheMode.DIST_SYNC).remoteTimeout(10_000)
                 .hash().numOwners(2).numSegments(64);
@@ -96,10 +88,6 @@ public final class Node {
         builder.clustering().partitionHandling().whenSplit(PartitionHandling.DENY_READ_WRITES).mergePolicy(MergePolicy.NONE);
         builder.clustering().stateTransfer().timeout(60_000).awaitInitialTransfer(true);
         builder.encoding().mediaType(MediaType.TEXT_PLAIN_TYPE);
-        if (!isPlain) {
-            builder.transaction().transactionMode(TransactionMode.TRANSACTIONAL).lockingMode(LockingMode.PESSIMISTIC)
-                    .transactionManagerLookup(new EmbeddedTransactionManagerLookup());
-        }
         builder.memory().maxCount(IN_MEMORY).whenFull(EvictionStrategy.REMOVE);
         if (store.equals("SIFS")) {
             builder.persistence().addSoftIndexFileStore().purgeOnStartup(true).dataLocation("data").indexLocation("index").syncWrites(true);

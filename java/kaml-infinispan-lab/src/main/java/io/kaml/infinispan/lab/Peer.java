@@ -20,7 +20,7 @@ import java.util.stream.Stream;
 
 /** A {@link Node} as the process that started it sees it. */
 final class Peer {
-    private static final int FIRST_PORT = 17800;
+    private static final int FIRST_PORT = Integer.getInteger("lab.first.port", 17800);
     private static final int FIRST_RESP_PORT = 16379;
     private static final long START_SECONDS = 120;
 
