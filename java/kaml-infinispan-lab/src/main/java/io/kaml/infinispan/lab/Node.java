@@ -133,12 +133,15 @@ public final class Node {
     private String run(String[] command) {
         switch (command[1]) {
             case "settled":
+                // The numbers of the topologies: a node that was away can still have an old one, in which all is well.
+                StringBuilder topologies = new StringBuilder("yes");
                 for (String name : CACHES) {
                     if (!isSettled(name, Integer.parseInt(command[2]))) {
                         return "no";
                     }
+                    topologies.append(' ').append(manager.getCache(name).getAdvancedCache().getDistributionManager().getCacheTopology().getTopologyId());
                 }
-                return "yes";
+                return topologies.toString();
             case "entries":
                 // All entries of the cluster, read by iteration.
                 StringBuilder all = new StringBuilder();
