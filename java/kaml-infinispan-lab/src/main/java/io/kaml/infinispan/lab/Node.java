@@ -107,8 +107,6 @@ public final class Node {
         if (command[1].equals("put") || command[1].equals("remove") || command[1].equals("get")) {
             Cache<String, String> cache = manager.getCache(command[2]);
             try {
-                // Without IGNORE_RETURN_VALUES: with it, a node that is joining does not look for the entry elsewhere, and a removal is
-                // acknowledged that the other nodes never see. This is so with every store.
                 CompletionStage<String> stage = switch (command[1]) {
                     case "put" -> cache.putAsync(command[3], command[4]);
                     case "remove" -> cache.removeAsync(command[3]);
