@@ -7,7 +7,8 @@
 use crate::failure::Failure;
 use clap::Args;
 use kaml_nvme::auth::Secret;
-use kaml_nvme::host::{Credentials, Error, HostOptions};
+use kaml_nvme::host::{Credentials, Error, HostKey, HostOptions};
+use kaml_nvme::tls::{self, TlsKey};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,12 @@ pub struct HostArguments {
     /// File with the secret of the served device, which then has to prove that it is the right one
     #[arg(long, value_name = "FILE", requires = "dhchap_secret_file")]
     dhchap_ctrl_secret_file: Option<PathBuf>,
+    /// File with the TLS key that this host shares with the served device, as `nvme gen-tls-key` prints it; connections are then encrypted
+    #[arg(long, value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
+    /// Version of the identity that names the TLS key
+    #[arg(long, value_name = "VERSION", requires = "tls_key_file", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    tls_identity: u8,
     /// Qualified name of this host for a served device [default: derived from the machine's identity]
     #[arg(long, value_name = "NQN")]
     host_nqn: Option<String>,
@@ -39,6 +46,10 @@ impl HostArguments {
             let controller_secret = self.dhchap_ctrl_secret_file.as_deref().map(read_secret).transpose()?;
             options.credentials = Some(Credentials::new(read_secret(secret)?, controller_secret));
         }
+        if let Some(file) = &self.tls_key_file {
+            refuse_without_tls()?;
+            options.tls = Some(HostKey { key: read_tls_key(file)?, version: self.tls_identity });
+        }
         options.host = self.host_nqn.clone().unwrap_or(options.host);
         Ok(options)
     }
@@ -46,7 +57,7 @@ impl HostArguments {
     /// An error of connecting as this host; its name is what an operator has to add to the hosts of the served device.
     pub fn named(&self, error: Error) -> String {
         match &error {
-            Error::NotAuthenticated(_) => {
+            Error::NotAuthenticated(_) | Error::NotSecured(_) => {
                 let host = self.host_nqn.clone().unwrap_or_else(|| HostOptions::default().host);
                 format!("{error} (this host is {host:?})")
             }
@@ -59,6 +70,17 @@ impl HostArguments {
 pub fn read_secret(path: &Path) -> Result<Secret, Failure> {
     let text = read_private(path)?;
     text.trim().parse().map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}
+
+/// Reads a file with a TLS key.
+pub fn read_tls_key(path: &Path) -> Result<TlsKey, Failure> {
+    let text = read_private(path)?;
+    text.trim().parse().map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}
+
+/// Refuses what needs TLS in a build without it.
+pub fn refuse_without_tls() -> Result<(), Failure> {
+    if tls::IS_BUILT { Ok(()) } else { Err(Failure::Usage(tls::TlsError::NotBuilt.to_string())) }
 }
 
 /// Reads a file that only its owner, this user or root, may read or write.

@@ -120,13 +120,21 @@ fn serve(world: &World, example: &str) {
         example.to_owned()
     } else {
         let two_paths = " --listen 192.0.2.1:4420 --listen 198.51.100.1:4420";
-        let example = example.replace(two_paths, " --listen 127.0.0.1:0").replace(" --listen 0.0.0.0:4420", "");
+        let example = example
+            .replace(two_paths, " --listen 127.0.0.1:0")
+            .replace("0.0.0.0:4420,tls", "127.0.0.1:0,tls")
+            .replace(" --listen 0.0.0.0:4420", "");
         example.replacen("serve", "serve --listen 127.0.0.1:0", 1)
     };
     let example = example.replace("--metrics 127.0.0.1:9464", "--metrics 127.0.0.1:0");
     if example.contains("--hosts ") {
         let hosts = world.path("hosts.toml");
-        std::fs::write(&hosts, "[[host]]\nnqn = \"nqn.2026-11.example:host\"\n").unwrap();
+        let key = if example.contains("tls=") {
+            "tls-key = \"NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:\"\n"
+        } else {
+            ""
+        };
+        std::fs::write(&hosts, format!("[[host]]\nnqn = \"nqn.2026-11.example:host\"\n{key}")).unwrap();
         std::fs::set_permissions(&hosts, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
     let arguments: Vec<&str> = example.split_whitespace().take_while(|word| *word != "#").skip(1).collect();

@@ -2,6 +2,7 @@
 
 use kaml_nvme::auth::Secret;
 use kaml_nvme::host::RemoteUrl;
+use kaml_nvme::tls::{Identity, TlsKey, has_key};
 use kaml_nvme::transport::framer::{Event, Framer};
 use kaml_nvme::transport::{Digests, End};
 use kaml_nvme::wire::auth::{Carrier, FromController, FromHost};
@@ -21,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub type Decoder = (&'static str, fn(&[u8], u8));
 
 /// All of them.
-pub const DECODERS: [Decoder; 10] = [
+pub const DECODERS: [Decoder; 11] = [
     ("stream", stream),
     ("header", |bytes, _| header(bytes)),
     ("put", |bytes, parameter| put(bytes, parameter.into())),
@@ -32,6 +33,7 @@ pub const DECODERS: [Decoder; 10] = [
     ("text", |bytes, _| text(bytes)),
     ("vendor", vendor),
     ("auth", auth),
+    ("tls", tls),
 ];
 
 /// Has the parser of that name parse.
@@ -231,5 +233,24 @@ fn auth(bytes: &[u8], parameter: u8) {
             assert_eq!(secret.to_text().parse::<Secret>(), Ok(secret));
         }
         _ => drop(Command::read_from_prefix(bytes).map(|(command, _)| Carrier::length_of(&command))),
+    }
+}
+
+/// Keys and identities of TLS, which are written as they were read, and what a host sends first.
+fn tls(bytes: &[u8], parameter: u8) {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    match parameter % 3 {
+        0 => {
+            let Ok(key) = text.parse::<TlsKey>() else { return };
+            assert_eq!(key.to_text().parse(), Ok(key));
+        }
+        1 => {
+            let Some(identity) = Identity::parse(text) else { return };
+            assert_eq!(identity.to_text(), text);
+        }
+        _ => {
+            let key = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:".parse().expect("a key");
+            has_key(bytes, &key);
+        }
     }
 }

@@ -33,6 +33,7 @@ pub const ADDRESS: &str = "127.0.0.1:4420";
   kaml serve --in-memory 1GiB --busy-poll
   kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2026-11.example:host
   kaml serve data.kaml --listen 0.0.0.0:4420 --hosts hosts.toml   # secrets of hosts
+  kaml serve data.kaml --listen 0.0.0.0:4420,tls=required --hosts hosts.toml   # TLS
   kaml serve data.kaml --listen 192.0.2.1:4420 --listen 198.51.100.1:4420   # two paths
   kaml serve data.kaml --metrics 127.0.0.1:9464   # a live page there, and /metrics for Prometheus
   kaml serve --config serve.toml                  # several devices
@@ -54,8 +55,9 @@ pub struct Arguments {
     /// Find what is wrong with the configuration or the flags, without opening a device, and end
     #[arg(long)]
     check: bool,
-    /// Address and port; port 0 takes a free one; given several times, hosts have several paths. Without --hosts anyone that can reach it can read and write
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
+    /// Address and port; port 0 takes a free one; given several times, hosts have several paths. With `,tls=required` connections have to be
+    /// encrypted, with `,tls=optional` those of hosts that have a TLS key. Without --hosts anyone that can reach it can read and write
+    #[arg(long, value_name = "ADDRESS:PORT[,tls=…]", default_value = ADDRESS)]
     listen: Vec<String>,
     /// Serve a live page, /metrics for Prometheus and /health over HTTP at this address and port; port 0 takes a free one. Anyone that can
     /// reach it can read figures and names, but no data

@@ -59,16 +59,16 @@ impl Hash {
         16 * (self as usize + 1)
     }
 
-    pub(super) fn digest(self, data: &[u8]) -> Zeroizing<Vec<u8>> {
+    pub(crate) fn digest(self, data: &[u8]) -> Zeroizing<Vec<u8>> {
         with!(self, Function => Zeroizing::new(Function::digest(data).to_vec()))
     }
 
-    pub(super) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
+    pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
         with!(self, Function => Zeroizing::new(mac::<Hmac<Function>>(key, parts).finalize().into_bytes().to_vec()))
     }
 
     /// Whether `claimed` is the HMAC; the time does not depend on where they differ.
-    pub(super) fn verify(self, key: &[u8], parts: &[&[u8]], claimed: &[u8]) -> bool {
+    pub(crate) fn verify(self, key: &[u8], parts: &[&[u8]], claimed: &[u8]) -> bool {
         with!(self, Function => mac::<Hmac<Function>>(key, parts).verify_slice(claimed).is_ok())
     }
 }

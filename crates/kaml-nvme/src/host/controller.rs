@@ -6,7 +6,7 @@
 
 use super::authentication::{authenticate, prove};
 use super::queue::{CONNECT_TIMEOUT, Queue};
-use super::{Credentials, Error, Finished};
+use super::{Credentials, Error, Finished, HostKey};
 use crate::transport::Digests;
 use crate::wire::command::{Command, admin};
 use crate::wire::fabrics::{
@@ -48,6 +48,8 @@ pub struct HostOptions {
     pub keep_alive: Duration,
     /// What the host proves itself with, if the target requires that.
     pub credentials: Option<Credentials>,
+    /// With a key, all connections are encrypted with it, and targets that do not have it are refused.
+    pub tls: Option<HostKey>,
 }
 
 impl Default for HostOptions {
@@ -61,6 +63,7 @@ impl Default for HostOptions {
             digests: Digests::default(),
             keep_alive: Duration::from_secs(15),
             credentials: None,
+            tls: None,
         }
     }
 }
@@ -85,7 +88,7 @@ pub struct Controller {
 impl Controller {
     /// Connects to a subsystem at `host:port` and enables its controller.
     pub fn connect(address: &str, subsystem: &str, options: &HostOptions) -> Result<Controller, Error> {
-        let admin = Arc::new(Queue::open(address, ADMIN_ENTRIES - 1, options.digests)?);
+        let admin = Arc::new(open_queue(address, ADMIN_ENTRIES - 1, subsystem, options)?);
         if !options.keep_alive.is_zero() {
             admin.set_silence_max(options.keep_alive.max(CONNECT_TIMEOUT))?;
         }
@@ -120,7 +123,7 @@ impl Controller {
         let count = (granted & 0xffff).min(granted >> 16).min(wanted) + 1;
         let capsule_bytes = (self.page.ioccsz.get() as usize * 16).saturating_sub(64);
         for number in 1..=count as u16 {
-            let queue = Queue::open(address, options.depth, options.digests)?;
+            let queue = open_queue(address, options.depth, subsystem, options)?;
             match self.sockets.lock().expect("no panics under this lock").as_mut() {
                 Some(sockets) => sockets.push(queue.socket()?),
                 None => return Err(Error::Connection("the target is silent".into())),
@@ -212,6 +215,12 @@ impl Drop for Controller {
             tracing::debug!(%error, "the controller could not be notified of the disconnect");
         }
     }
+}
+
+/// A connection, encrypted if the host has a key.
+fn open_queue(address: &str, depth: u16, subsystem: &str, options: &HostOptions) -> Result<Queue, Error> {
+    let psk = options.tls.as_ref().map(|tls| tls.psk(&options.host, subsystem)).transpose()?;
+    Queue::open_with(address, depth, options.digests, psk)
 }
 
 fn connect_queue(

@@ -1,7 +1,8 @@
 //! Our own host, in user space: queues over TCP, and a controller with its admin and I/O queues.
 //!
 //! Lives here:       errors; which queue is used by whom.
-//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), who is who (`authentication`), commands of the command sets
+//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), who is who (`authentication`), encryption
+//!                   (`secure`), commands of the command sets
 //!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `ranges`, `versions`), ways to a device (`carrier`: TCP;
 //!                   `passthrough`: Linux), the device after them
 //!                   (`remote`, `remote_commands`, `remote_ranges`, `remote_backing`).
@@ -22,6 +23,7 @@ mod remote_commands;
 mod remote_ranges;
 mod remote_snapshot;
 mod reservations;
+mod secure;
 mod versions;
 
 pub use authentication::{Credentials, NotAuthenticated};
@@ -32,6 +34,7 @@ pub use queue::{Finished, Queue, Ticket, Wait};
 pub use remote::{RemoteDevice, RemoteUrl};
 pub use remote_snapshot::RemoteSnapshot;
 pub use reservations::Reservations;
+pub use secure::HostKey;
 
 use crate::wire::command::Command;
 use crate::wire::pdu::Fatal;
@@ -79,6 +82,9 @@ pub enum Error {
     /// The target and this host do not trust each other.
     #[error("the target cannot be used: {0}")]
     NotAuthenticated(#[from] NotAuthenticated),
+    /// The connection to the target cannot be encrypted, or not with this key.
+    #[error("TLS with the target: {0}")]
+    NotSecured(#[from] crate::tls::TlsError),
     /// The target cannot do what is requested.
     #[error("the target does not support {0}")]
     Unsupported(&'static str),

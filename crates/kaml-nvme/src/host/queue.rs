@@ -11,6 +11,8 @@
 //! An event loop enqueues commands, sends them together, and polls for completions; nobody else needs to wait.
 
 use super::Error;
+use super::secure::{HostKey, Secured};
+use crate::tls::Psk;
 use crate::transport::framer::{Event, Framer};
 use crate::transport::outbox::Outbox;
 use crate::transport::{Digests, End};
@@ -106,6 +108,8 @@ struct State {
 /// See the module.
 pub struct Queue {
     socket: TcpStream,
+    /// Of one that is encrypted.
+    secured: Option<Secured>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -113,29 +117,52 @@ pub struct Queue {
 impl Queue {
     /// Makes a connection for up to `depth` commands in flight and initialises it; digests as requested, if the target agrees.
     pub fn open(address: &str, depth: u16, digests: Digests) -> Result<Queue, Error> {
+        Queue::open_with(address, depth, digests, None)
+    }
+
+    /// The same, encrypted with the key of a host of this name for a subsystem.
+    ///
+    /// # Errors
+    /// [`Error::NotSecured`] if the target does not use TLS or does not accept the key, or this build has no TLS; [`Error::Connection`] if it
+    /// cannot be reached.
+    pub fn open_secured(
+        address: &str,
+        depth: u16,
+        digests: Digests,
+        key: &HostKey,
+        host: &str,
+        subsystem: &str,
+    ) -> Result<Queue, Error> {
+        Queue::open_with(address, depth, digests, Some(key.psk(host, subsystem)?))
+    }
+
+    /// Encrypted with a key if there is one.
+    pub(super) fn open_with(address: &str, depth: u16, digests: Digests, psk: Option<Psk>) -> Result<Queue, Error> {
         let mut failed = Error::Connection(format!("{address}: no such host"));
         for address in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                Ok(socket) => return Queue::initialise(socket, depth, digests),
+                Ok(socket) => return Queue::initialise(socket, depth, digests, psk),
                 Err(error) => failed = Error::Connection(format!("{address}: {error}")),
             }
         }
         Err(failed)
     }
 
-    fn initialise(socket: TcpStream, depth: u16, digests: Digests) -> Result<Queue, Error> {
+    fn initialise(socket: TcpStream, depth: u16, digests: Digests, psk: Option<Psk>) -> Result<Queue, Error> {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(CONNECT_TIMEOUT))?;
+        let secured = psk.map(|psk| Secured::begin(&socket, psk)).transpose()?;
         let (mut framer, mut outbox) = (Framer::new(End::Host), Outbox::new(End::Host));
         let init =
             Init { format: 0.into(), alignment: 0, digests: digests.bits(), limit: 0.into(), reserved: [0; 112] };
         outbox.push(&Header::InitRequest(init));
-        flush(&socket, &mut outbox)?;
+        flush(&socket, secured.as_ref(), &mut outbox)?;
         let answer = loop {
             match framer.next_event()? {
                 Some(Event::Header(Header::InitResponse(answer), 0)) => break answer,
                 Some(_) => return Err(Fatal::Sequence.into()),
-                None => receive(&socket, &mut framer, Wait::Yes)?,
+                None => receive(&socket, secured.as_ref(), &mut framer, Wait::Yes)
+                    .map_err(|error| unwelcome(error, secured.is_some()))?,
             }
         };
         let agreed = Digests::from_bits(answer.digests);
@@ -158,7 +185,7 @@ impl Queue {
             waiting: 0,
             lost: None,
         };
-        Ok(Queue { socket, state: Mutex::new(state), changed: Condvar::new() })
+        Ok(Queue { socket, secured, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     /// The connection is lost when somebody waits and nothing has come for so long.
@@ -293,9 +320,15 @@ impl Queue {
             return if wait == Wait::Yes { self.wait_for_others(state) } else { state };
         };
         drop(state);
-        let received = receive(&self.socket, &mut framer, wait);
+        let received = receive(&self.socket, self.secured.as_ref(), &mut framer, wait);
         let mut state = self.lock();
-        let handled = received.and_then(|()| Ok(state.handle(&mut framer)?));
+        let mut handled = received.and_then(|()| Ok(state.handle(&mut framer)?));
+        // What is decrypted already makes no socket readable: a caller that waits for that must find nothing left.
+        while let (Ok(()), Some(secured)) = (&handled, &self.secured)
+            && secured.has_unread()
+        {
+            handled = secured.take(&mut framer).and_then(|()| Ok(state.handle(&mut framer)?));
+        }
         state.framer = Some(framer);
         if let Err(error) = handled {
             state.lost.get_or_insert(error.to_string());
@@ -321,7 +354,7 @@ impl Queue {
     }
 
     fn flush(&self, state: &mut State) {
-        if let Err(error) = flush(&self.socket, &mut state.outbox) {
+        if let Err(error) = flush(&self.socket, self.secured.as_ref(), &mut state.outbox) {
             state.lost.get_or_insert(error.to_string());
             self.notify_waiters(state);
         }
@@ -342,7 +375,20 @@ impl Drop for Queue {
     }
 }
 
-fn flush(mut socket: &TcpStream, outbox: &mut Outbox) -> Result<(), Error> {
+/// A target that ends the connection before anything else may require TLS.
+fn unwelcome(error: Error, is_secured: bool) -> Error {
+    match error {
+        Error::Connection(why) if !is_secured => {
+            Error::Connection(format!("{why}; if it requires TLS, give the key of this host (--tls-key-file)"))
+        }
+        other => other,
+    }
+}
+
+fn flush(mut socket: &TcpStream, secured: Option<&Secured>, outbox: &mut Outbox) -> Result<(), Error> {
+    if let Some(secured) = secured {
+        return secured.flush(socket, outbox);
+    }
     while outbox.bytes() > 0 {
         let count = socket.write_vectored(&outbox.slices())?;
         outbox.sent(count);
@@ -350,7 +396,10 @@ fn flush(mut socket: &TcpStream, outbox: &mut Outbox) -> Result<(), Error> {
     Ok(())
 }
 
-fn receive(socket: &TcpStream, framer: &mut Framer, wait: Wait) -> Result<(), Error> {
+fn receive(socket: &TcpStream, secured: Option<&Secured>, framer: &mut Framer, wait: Wait) -> Result<(), Error> {
+    if let Some(secured) = secured {
+        return secured.receive(socket, framer, wait);
+    }
     let mut looks = if wait == Wait::Yes && framer.is_within() { LOOKS } else { 0 };
     loop {
         let sleeps = wait == Wait::Yes && looks == 0;

@@ -5,6 +5,7 @@
 //! Implements:       docs/nvme.md "Who may connect".
 
 use crate::auth::{Secret, Strength};
+use crate::tls::TlsKey;
 use crate::wire::text::is_nqn;
 use std::collections::BTreeMap;
 
@@ -36,6 +37,8 @@ pub struct HostAccess {
     pub secret: Option<Secret>,
     /// What the controller proves to a host that challenges it; a host that does is refused if there is none.
     pub controller_secret: Option<Secret>,
+    /// With a key, the host can connect over TLS with this key only, and not in the clear.
+    pub tls_key: Option<TlsKey>,
     /// What it may do.
     pub rights: Rights,
 }
@@ -43,7 +46,7 @@ pub struct HostAccess {
 impl HostAccess {
     /// A host that has to authenticate itself, and the controller to it if there is a secret of the controller.
     pub fn authenticated(secret: Secret, controller_secret: Option<Secret>) -> HostAccess {
-        HostAccess { secret: Some(secret), controller_secret, rights: Rights::default() }
+        HostAccess { secret: Some(secret), controller_secret, ..HostAccess::default() }
     }
 }
 

@@ -24,6 +24,7 @@ use super::budget::Budget;
 use super::core::NewQueue;
 use super::request::{Answer, CAPSULE_DATA_BYTES, Data, Request, Transfers};
 use super::share::{CONNECTION_BYTES_MIN, Share};
+use crate::tls::begins_tls;
 use crate::transport::framer::{Event, Framer};
 use crate::transport::outbox::Outbox;
 use crate::transport::{Digests, End};
@@ -104,6 +105,8 @@ pub(super) struct Connection {
     share: Share,
     /// Bytes of data of the last answer.
     answered_bytes: usize,
+    /// Its first byte was that of TLS.
+    was_offered_tls: bool,
     /// Ticks of the target that have passed, and those of them in which somebody listened to the host.
     ticks: u32,
     heard_ticks: u32,
@@ -129,6 +132,7 @@ impl Connection {
             flow_control: true,
             share: Share::new(budget),
             answered_bytes: 0,
+            was_offered_tls: false,
             ticks: 0,
             heard_ticks: 0,
         }
@@ -141,6 +145,11 @@ impl Connection {
             self.heard_ticks = self.heard_ticks.wrapping_add(1);
         }
         self.outbox.rest();
+    }
+
+    /// Whether it ends because its host has begun TLS.
+    pub(super) fn was_offered_tls(&self) -> bool {
+        self.was_offered_tls
     }
 
     /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly. It cannot send while nobody
@@ -253,6 +262,8 @@ impl Connection {
             tracing::debug!(%fatal, "closing a connection");
             // A peer that ends the connection needs no response, however it ends it.
             let head = self.framer.head();
+            self.was_offered_tls =
+                matches!(self.phase, Phase::Opening) && head.first().is_some_and(|first| begins_tls(*first));
             if head.first() != Some(&kind::H2C_TERM) {
                 self.outbox.push_copy(&Header::Terminate(fatal.terminate()), head);
             }

@@ -22,7 +22,7 @@ impl Control {
         Ok(Control { changes: Arc::new(Mailbox::new()?) })
     }
 
-    /// From now on these hosts may connect. Connected hosts that may not any more, or whose secret is another one, are disconnected.
+    /// From now on these hosts may connect. Connected hosts that may not any more, or whose secret or TLS key is another one, are disconnected.
     ///
     /// # Errors
     /// [`BadName`] if a host is called by what is no qualified name; nothing changes then.
@@ -54,7 +54,9 @@ impl Target {
     pub(crate) fn set_access(&mut self, access: Access) {
         let before = std::mem::replace(&mut self.options.access, access);
         let now = &self.options.access;
-        let secret = |access: &Access, host: &str| access.hosts.get(host).and_then(|host| host.secret.clone());
+        let secret = |access: &Access, host: &str| {
+            access.hosts.get(host).map(|host| (host.secret.clone(), host.tls_key.clone())).unwrap_or_default()
+        };
         let remains = |host: &str| now.admits(host) && secret(&before, host) == secret(now, host);
         let storage = self.controllers.values().filter(|controller| controller.kind == Kind::Storage);
         let lost: Vec<u16> =
@@ -64,7 +66,7 @@ impl Target {
             tracing::info!(
                 ?host,
                 controller = id,
-                "disconnecting a host: it may not connect any more, or has another secret"
+                "disconnecting a host: it may not connect any more, or has another secret or TLS key"
             );
             self.end(id);
         }

@@ -10,13 +10,14 @@ use super::connection::Connection;
 use super::controller::{Controller, Kind};
 use super::engine::{After, Engine, Reply};
 use super::errors::CommandSummary;
-use super::identity::Identity;
-use super::options::Options;
+use super::identity::Identity as DeviceIdentity;
+use super::options::{Options, Security};
 use super::persistence;
 use super::request::{Answer, Request, Transfers};
 use super::reservations::{Fence, Reservations, use_of};
 use super::sessions::{Admission, Numbered, Remembered, Sessions};
 use super::spaces::{Holds, Space};
+use crate::tls::Identity;
 use crate::wire::command::{Command, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
 use crate::wire::reservations::{HostId, opcode};
@@ -173,7 +174,7 @@ pub(crate) struct Limits {
     pub(crate) value_bytes_max: u64,
     pub(crate) batch_bytes_max: u64,
     pub(crate) chunk_bytes: u32,
-    pub(crate) identity: Identity,
+    pub(crate) identity: DeviceIdentity,
     pub(crate) serial: String,
 }
 
@@ -182,6 +183,8 @@ pub(crate) struct Target {
     pub(crate) options: Options,
     /// Where it listens; none if it has no sockets.
     pub(crate) ports: Vec<SocketAddr>,
+    /// Of each of them; those that are not listed are plain.
+    pub(crate) security: Vec<Security>,
     pub(crate) limits: Limits,
     pub(crate) engine: Engine,
     /// For data of commands of all links.
@@ -190,6 +193,8 @@ pub(crate) struct Target {
     pub(crate) roles: BTreeMap<u64, Role>,
     /// Where the hosts of links are.
     pub(crate) peers: BTreeMap<u64, SocketAddr>,
+    /// What the hosts of encrypted links have proved.
+    pub(crate) secured: BTreeMap<u64, Identity>,
     pub(crate) authentication: Authentication,
     pub(crate) spaces: BTreeMap<NamespaceId, Space>,
     /// Of namespaces that a host has ever registered with.
@@ -215,7 +220,7 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn new(device: &Device, options: Options) -> std::io::Result<Target> {
         let info = device.info();
-        let identity = Identity::of_hex(&info.uuid);
+        let identity = DeviceIdentity::of_hex(&info.uuid);
         let limits = Limits {
             value_bytes_max: info.value_bytes_max,
             batch_bytes_max: info.batch_bytes_max,
@@ -230,10 +235,12 @@ impl Target {
             budget,
             options,
             ports: Vec::new(),
+            security: Vec::new(),
             limits,
             controllers: BTreeMap::new(),
             roles: BTreeMap::new(),
             peers: BTreeMap::new(),
+            secured: BTreeMap::new(),
             authentication: Authentication::new()?,
             spaces: BTreeMap::new(),
             reservations,
@@ -288,6 +295,7 @@ impl Target {
         self.late_connects.retain(|late| late.origin.link != link);
         self.authentication.on_disconnect(link);
         self.peers.remove(&link);
+        self.secured.remove(&link);
         match self.roles.remove(&link) {
             Some(Role::Admin(id)) => self.end(id),
             Some(Role::Io(id, queue)) => {

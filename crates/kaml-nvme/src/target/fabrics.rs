@@ -83,7 +83,7 @@ impl Target {
     }
 
     fn connect(&mut self, link: u64, command: &Command, data: &[u8], now: Instant) -> Result<Outcome, (Status, u64)> {
-        let admission = self.examine(command, data, now)?;
+        let admission = self.examine(link, command, data, now)?;
         let id = u64::from(admission.id);
         match self.proof_of(&admission) {
             None => Ok(Outcome::Connected(self.enter(link, admission)?, id, Vec::new())),
@@ -95,7 +95,7 @@ impl Target {
     }
 
     /// Whether a Connect makes sense, and what it comes to.
-    fn examine(&mut self, command: &Command, data: &[u8], now: Instant) -> Result<Admission, (Status, u64)> {
+    fn examine(&mut self, link: u64, command: &Command, data: &[u8], now: Instant) -> Result<Admission, (Status, u64)> {
         let connect = Connect::of(command);
         if connect.format != 0 {
             return Err((Status::CONNECT_FORMAT, 0));
@@ -122,6 +122,7 @@ impl Target {
             tracing::warn!(host = ?host.nqn, "refused: it is not one of the hosts that may connect");
             return Err((Status::CONNECT_HOST, 0));
         }
+        self.check_secured(link, &host.nqn, subsystem)?;
         let (cntlid, queue) = (data.cntlid.get(), connect.queue.get());
         let id = if queue == 0 {
             if size < ADMIN_ENTRIES_MIN - 1 {

@@ -5,6 +5,7 @@
 //! May be called by: `reactor`.
 
 use super::connection::Connection;
+use super::secure::Secure;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -20,6 +21,8 @@ pub(super) struct Link {
     pub(super) socket: TcpStream,
     pub(super) local: SocketAddr,
     pub(super) connection: Connection,
+    /// Of one that is encrypted, or can be.
+    pub(super) secure: Option<Box<Secure>>,
     pub(super) began: Instant,
     /// When anything last moved, in either direction.
     pub(super) moved: Instant,
@@ -52,12 +55,20 @@ impl Link {
 
     /// Receives once, if anything has arrived: so many bytes, or the connection's end.
     pub(super) fn receive(&mut self) -> Option<Option<usize>> {
+        if let Some(secure) = &mut self.secure {
+            return secure.receive(&self.socket, self.connection.space());
+        }
         match rustix::net::recv(&self.socket, self.connection.space(), RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Some(None),
             Ok((_, count)) => Some(Some(count)),
             Err(Errno::AGAIN | Errno::INTR) => None,
             Err(_) => Some(None),
         }
+    }
+
+    /// The same without receiving: of what was received before.
+    pub(super) fn take_unread(&mut self) -> Option<Option<usize>> {
+        self.secure.as_mut()?.take(self.connection.space())
     }
 
     /// Takes what a peer still sends to a connection that is closing, so it can read why.
@@ -71,6 +82,9 @@ impl Link {
     }
 
     pub(super) fn send(&mut self, now: Instant) {
+        if self.secure.is_some() {
+            return self.send_securely(now);
+        }
         while !self.gone && self.connection.outbox().bytes() > 0 {
             let slices = self.connection.outbox().slices();
             let mut nothing = SendAncillaryBuffer::default();
@@ -88,10 +102,26 @@ impl Link {
         }
     }
 
+    /// Bytes that the socket has not taken.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.connection.outbox().bytes() + self.secure.as_ref().map_or(0, |secure| secure.unsent_bytes())
+    }
+
+    /// Whether its host is not known to be one that may speak.
+    pub(super) fn is_opening(&self) -> bool {
+        self.secure.as_ref().is_some_and(|secure| !secure.is_open())
+    }
+
+    /// Whether there is something to take that needs no receiving, and room for it.
+    pub(super) fn has_unread(&self) -> bool {
+        let has_unread = self.secure.as_ref().is_some_and(|secure| secure.has_unread());
+        has_unread && !self.gone && !self.connection.is_closing() && !self.is_deaf()
+    }
+
     /// Whether the link can be dropped. One that is closing reports it to its peer when all is sent, and is dropped when the
     /// peer has closed too.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        if !self.gone && self.connection.is_closing() && self.connection.outbox().bytes() == 0 {
+        if !self.gone && self.connection.is_closing() && self.unsent_bytes() == 0 {
             // It may have been sent before, or the peer may be gone.
             let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
@@ -102,7 +132,7 @@ impl Link {
     /// there is none, for the host's end, so nothing continues for nobody.
     pub(super) fn watch(&mut self, epoll: &OwnedFd, number: u64, now: Instant) {
         let mut wanted = EventFlags::empty();
-        wanted.set(EventFlags::OUT, self.connection.outbox().bytes() > 0);
+        wanted.set(EventFlags::OUT, self.unsent_bytes() > 0);
         let listens = self.connection.is_closing() || !self.connection.is_full();
         wanted.set(EventFlags::IN, listens);
         wanted.set(EventFlags::RDHUP, !listens);

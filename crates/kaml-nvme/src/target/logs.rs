@@ -6,10 +6,13 @@
 
 use super::controller::{CHANGED_MAX, Controller, ERRORS_MAX, Event, Kind, warning};
 use super::core::Target;
+use super::options::Security;
 use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
 use crate::wire::identify::namespace_list;
-use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, ErrorEntry, Health, LogRequest, effect, lid};
+use crate::wire::logs::{
+    DiscoveryHead, DiscoveryRecord, ErrorEntry, Health, LogRequest, SECURITY_TLS_1_3, effect, lid,
+};
 use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
@@ -122,11 +125,14 @@ impl Target {
         (head.generation, head.record_count) = (1.into(), U64::new(ports.len() as u64));
         let mut page = head.as_bytes().to_vec();
         for (port, address) in ports {
+            let security = self.security.get(usize::from(port) - 1).copied().unwrap_or_default();
             let mut record = DiscoveryRecord::new_zeroed();
             record.transport = 3; // TCP
             put_address(&mut record, address);
             record.subsystem_type = 2; // NVM subsystem
-            record.requirements = 2 | 1 << 2; // no secure channel, flow control can be off
+            // Secure channels required or not, and flow control can be off.
+            record.requirements = if security == Security::Required { 1 } else { 2 } | 1 << 2;
+            record.security[0] = if security == Security::Plain { 0 } else { SECURITY_TLS_1_3 };
             record.port = port.into();
             record.cntlid = CNTLID_DYNAMIC.into();
             record.admin_queue_size = 32.into();

@@ -41,6 +41,7 @@ mod reactor;
 mod request;
 mod reservations;
 mod rights;
+mod secure;
 mod sessions;
 mod share;
 mod snapshots;
@@ -53,7 +54,7 @@ pub use control::Control;
 pub use identity::Identity;
 pub use monitor::{ConnectedHost, Monitor};
 pub use offline::Offline;
-pub use options::{BadName, Options, QUEUE_ENTRIES_MAX};
+pub use options::{BadName, Options, QUEUE_ENTRIES_MAX, Security};
 pub use persistence::{BadReservations, KeepReservations};
 pub use published::{Served, served_by};
 pub use reactor::Stopper;
@@ -97,6 +98,9 @@ pub enum Error {
         /// The name of both.
         subsystem: String,
     },
+    /// A listener is to use TLS, and this build has none.
+    #[error(transparent)]
+    Tls(#[from] crate::tls::TlsError),
     /// The system refused a descriptor, a thread, or the wait.
     #[error("serving: {0}")]
     System(#[from] io::Error),
@@ -108,6 +112,8 @@ pub struct Server {
     options: Options,
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
+    /// Of each listener.
+    security: Vec<Security>,
     stopper: Stopper,
     control: Control,
     monitor: Monitor,
@@ -121,17 +127,19 @@ impl Server {
     /// # Errors
     /// - [`Error::IdentityInUse`] and [`Error::SubsystemInUse`] if another server on this host, in this process or another one, has a
     ///   device with the same identity, or uses the same subsystem name.
+    /// - [`Error::Tls`] if the options require TLS and this build has none.
     /// - [`Error::Options`], [`Error::Listen`] and [`Error::System`] as documented there.
     pub fn bind(device: &Device, address: &str, options: Options) -> Result<Server, Error> {
         options.check()?;
+        check_built(options.security)?;
         persistence::read(&options.reservations, Identity::of_hex(&device.info().uuid))?;
         let claim = claim::Claim::new(&device.info().uuid, &options.subsystem)?;
         let (listener, address) = listen(address)?;
-        let (listeners, addresses) = (vec![listener], vec![address]);
+        let (listeners, addresses, security) = (vec![listener], vec![address], vec![options.security]);
         let (stopper, control, monitor) = (Stopper::new()?, Control::new()?, Monitor::default());
         let published = published::Published::new(address, &options.subsystem);
         let device = device.clone();
-        Ok(Server { device, options, listeners, addresses, stopper, control, monitor, claim, published })
+        Ok(Server { device, options, listeners, addresses, security, stopper, control, monitor, claim, published })
     }
 
     /// Listens at another address too: another port of the same subsystem, by which hosts have another path to the same namespaces. Discovery
@@ -152,9 +160,19 @@ impl Server {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn listen_also(&mut self, address: &str) -> Result<SocketAddr, Error> {
+        self.listen_with(address, self.options.security)
+    }
+
+    /// The same, with its own choice whether connections are encrypted.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], and [`Error::Tls`] in a build without TLS.
+    pub fn listen_with(&mut self, address: &str, security: Security) -> Result<SocketAddr, Error> {
+        check_built(security)?;
         let (listener, address) = listen(address)?;
         self.listeners.push(listener);
         self.addresses.push(address);
+        self.security.push(security);
         Ok(address)
     }
 
@@ -193,8 +211,16 @@ impl Server {
         let _until_it_ends = (self.claim, self.published);
         let mut target = core::Target::new(&self.device, self.options)?;
         target.ports = self.addresses;
-        Ok(reactor::Reactor::new(self.listeners, target, self.stopper, self.control, self.monitor)?.run()?)
+        target.security.clone_from(&self.security);
+        let listeners = self.listeners.into_iter().zip(self.security).collect();
+        Ok(reactor::Reactor::new(listeners, target, self.stopper, self.control, self.monitor)?.run()?)
     }
+}
+
+/// Refuses TLS in a build without it.
+fn check_built(security: Security) -> Result<(), crate::tls::TlsError> {
+    let can = security == Security::Plain || crate::tls::IS_BUILT;
+    if can { Ok(()) } else { Err(crate::tls::TlsError::NotBuilt) }
 }
 
 fn listen(address: &str) -> Result<(TcpListener, SocketAddr), Error> {

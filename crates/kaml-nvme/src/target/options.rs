@@ -11,6 +11,18 @@ use kaml::Device;
 /// Entries of a queue at most.
 pub const QUEUE_ENTRIES_MAX: u32 = 1024;
 
+/// Whether the connections of a listener are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Security {
+    /// Never. Hosts that have a TLS key cannot connect there.
+    #[default]
+    Plain,
+    /// Those of hosts that begin TLS. Hosts that have a TLS key must.
+    Optional,
+    /// All of them: only hosts that have a TLS key can connect.
+    Required,
+}
+
 /// How a target is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -18,6 +30,8 @@ pub struct Options {
     pub subsystem: String,
     /// Which hosts may connect, and what they have to prove.
     pub access: Access,
+    /// Whether connections of listeners are encrypted that name nothing else.
+    pub security: Security,
     /// Where reservations are kept that hosts want to persist through power loss.
     pub reservations: KeepReservations,
     /// Connections at a time; further ones are closed at once.
@@ -42,6 +56,7 @@ impl Options {
         Options {
             subsystem: Identity::of_hex(&device.info().uuid).subsystem(),
             access: Access::open(),
+            security: Security::Plain,
             reservations: KeepReservations::default(),
             connections_max: 1024,
             memory_bytes: 1 << 30,

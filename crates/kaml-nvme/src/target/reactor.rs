@@ -15,6 +15,8 @@ use super::core::Target;
 use super::engine::{After, Reply};
 use super::link::{BY_HOST, LINGER_MAX, Link};
 use super::monitor::Monitor;
+use super::options::Security;
+use super::secure::{Opened, Secure};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -89,7 +91,7 @@ impl Stopper {
 /// See the module.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Security)>,
     target: Target,
     budget: Budget,
     links: BTreeMap<u64, Link>,
@@ -101,6 +103,8 @@ pub(crate) struct Reactor {
     turn: Option<u64>,
     /// Links that have more commands to execute.
     unfinished: Vec<u64>,
+    /// Links of which something can be taken that was received before.
+    unread: Vec<u64>,
     stopper: Stopper,
     control: Control,
     monitor: Monitor,
@@ -114,7 +118,7 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(
-        listeners: Vec<TcpListener>,
+        listeners: Vec<(TcpListener, Security)>,
         target: Target,
         stopper: Stopper,
         control: Control,
@@ -123,7 +127,7 @@ impl Reactor {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let watch =
             |fd: rustix::fd::BorrowedFd<'_>, name| epoll::add(&epoll, fd, EventData::new_u64(name), EventFlags::IN);
-        for listener in &listeners {
+        for (listener, _) in &listeners {
             listener.set_nonblocking(true)?;
             watch(rustix::fd::AsFd::as_fd(listener), LISTENER)?;
         }
@@ -147,6 +151,7 @@ impl Reactor {
             accept_paused: false,
             turn: None,
             unfinished: Vec::new(),
+            unread: Vec::new(),
             stopper,
             control,
             monitor,
@@ -240,11 +245,12 @@ impl Reactor {
 
     fn accept_at(&mut self, at: usize, now: Instant) {
         loop {
-            match self.listeners[at].accept() {
+            let (listener, security) = &self.listeners[at];
+            match listener.accept() {
                 Ok((socket, peer)) => {
                     if self.links.len() >= self.target.options.connections_max {
                         tracing::warn!(%peer, "refused: there are too many connections");
-                    } else if let Err(error) = self.admit(socket, now) {
+                    } else if let Err(error) = self.admit(socket, *security, now) {
                         tracing::warn!(%peer, %error, "a connection could not be set up");
                     }
                 }
@@ -262,7 +268,7 @@ impl Reactor {
     /// Waits for new connections, or does not.
     fn listen(&mut self, listens: bool) {
         let flags = if listens { EventFlags::IN } else { EventFlags::empty() };
-        for listener in &self.listeners {
+        for (listener, _) in &self.listeners {
             match epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags) {
                 Ok(()) => self.accept_paused = !listens,
                 Err(error) => tracing::error!(%error, "a listener cannot be waited for"),
@@ -270,7 +276,7 @@ impl Reactor {
         }
     }
 
-    fn admit(&mut self, socket: TcpStream, now: Instant) -> io::Result<()> {
+    fn admit(&mut self, socket: TcpStream, security: Security, now: Instant) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         notice_silence(&socket)?;
@@ -285,6 +291,7 @@ impl Reactor {
             socket,
             local,
             connection,
+            secure: Secure::begin(security),
             began: now,
             moved: now,
             connected: false,
@@ -308,8 +315,39 @@ impl Reactor {
             }
         } else if link.connection.is_closing() {
             link.drain();
+        } else if link.is_opening() {
+            self.open_secure(number, now);
         } else if let Some(received) = link.receive() {
             self.received(number, received, now);
+        }
+    }
+
+    /// Takes what was received before. Nothing is received, so a host that never rests does not have the target for itself.
+    fn take_unread(&mut self, number: u64, now: Instant) {
+        let Some(link) = self.links.get_mut(&number).filter(|link| link.has_unread()) else { return };
+        link.touch(number, &mut self.touched);
+        if let Some(received) = link.take_unread() {
+            self.received(number, received, now);
+        }
+    }
+
+    /// Something came on a link that is to be encrypted, or can be.
+    fn open_secure(&mut self, number: u64, now: Instant) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        let (opened, identity) = link.open_secure(now, |offer| self.target.choose_key(offer));
+        self.target.secured.extend(identity.map(|identity| (number, identity)));
+        match opened {
+            Opened::Plain(count) => self.received(number, Some(count), now),
+            Opened::Secured => {
+                let host = self.target.secured.get(&number).map(|proved| proved.host.as_str());
+                tracing::debug!(link = number, ?host, "a connection is encrypted");
+            }
+            Opened::Refused(reason) => {
+                let host = self.target.secured.get(&number).map(|proved| proved.host.as_str());
+                let peer = self.target.peers.get(&number);
+                tracing::warn!(?peer, ?host, %reason, "refused a connection to a listener with TLS");
+            }
+            Opened::Waits | Opened::Gone => {}
         }
     }
 
@@ -340,11 +378,16 @@ impl Reactor {
     /// Executes what remains of what came, turn by turn.
     fn settle(&mut self, now: Instant) {
         self.send_answers(now);
-        while !self.unfinished.is_empty() {
+        while !self.unfinished.is_empty() || !self.unread.is_empty() {
             for number in std::mem::take(&mut self.unfinished) {
                 if let Some(link) = self.links.get_mut(&number) {
                     link.touch(number, &mut self.touched);
                     self.carry_out(number, now);
+                }
+            }
+            if self.unfinished.is_empty() {
+                for number in std::mem::take(&mut self.unread) {
+                    self.take_unread(number, now);
                 }
             }
             self.send_answers(now);
@@ -386,6 +429,9 @@ impl Reactor {
                 continue;
             }
             link.watch(&self.epoll, number, now);
+            if link.has_unread() && !self.unread.contains(&number) {
+                self.unread.push(number);
+            }
             if link.connection.is_parked() {
                 self.go_on(number, now);
             }
@@ -440,6 +486,10 @@ impl Reactor {
     fn close(&mut self, number: u64) {
         if let Some(link) = self.links.get(&number) {
             self.target.log_end(number, link.reason);
+            if link.connection.was_offered_tls() {
+                let peer = self.target.peers.get(&number);
+                tracing::warn!(?peer, "refused: the host begins TLS, and the listener does not use it");
+            }
         }
         self.target.on_disconnect(number);
         // Dropping the socket takes it out of the wait.
@@ -466,7 +516,10 @@ impl Reactor {
         unheard.for_each(|(number, _)| self.target.suspend_keep_alive(*number, now));
         self.target.tick(now);
         self.publish(now);
-        self.links.values_mut().for_each(|link| link.connection.tick());
+        for link in self.links.values_mut() {
+            link.connection.tick();
+            link.secure.iter_mut().for_each(|secure| secure.rest());
+        }
         if self.budget.is_nobodys_turn() {
             self.choose_turn();
         }
@@ -478,7 +531,7 @@ impl Reactor {
                 tracing::warn!(peer = ?link.socket.peer_addr().ok(), "closing a slow connection: others wait for memory");
                 link.end("it is slow, and others wait for memory");
             }
-            let stalled = link.connection.is_owed() && !link.is_deaf() || link.connection.outbox().bytes() > 0;
+            let stalled = link.connection.is_owed() && !link.is_deaf() || link.unsent_bytes() > 0;
             let limit = self.target.greeting_max(*number).unwrap_or(GREETING_MAX);
             let late = !link.connected && now.duration_since(link.began) > limit;
             if late || stalled && now.duration_since(link.moved) > STALL_MAX {

@@ -149,6 +149,9 @@ pub struct DiscoveryHead {
     pub reserved: [u8; 1006],
 }
 
+/// The first byte of the security field of a discovery record: TLS 1.3.
+pub const SECURITY_TLS_1_3: u8 = 2;
+
 /// A record of the discovery page.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

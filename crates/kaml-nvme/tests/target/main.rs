@@ -17,6 +17,8 @@ mod remote;
 mod reservations;
 mod rights;
 mod snapshots;
+#[cfg(feature = "tls")]
+mod tls;
 mod turns;
 mod versions;
 mod world;

@@ -6,7 +6,7 @@
 
 use super::hosts::place_of;
 use super::log::{Format, Level};
-use super::service::{Hosts, Service, Source};
+use super::service::{Hosts, Service, Source, listener};
 use crate::failure::Failure;
 use crate::size;
 use crate::store::DeviceArgument;
@@ -102,8 +102,11 @@ fn parse(text: &str, directory: &Path, default_memory: u64) -> Result<Config, St
         {
             return Err(format!("device {number}: {} appears twice", device.path().display()));
         }
-        for address in service.listen.iter().chain(&service.metrics).filter(|address| !address.ends_with(":0")) {
-            if !addresses.insert(address.clone()) {
+        let listeners = service.listen.iter().map(|text| listener(text).map(|(address, _)| address));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>().map_err(|what| format!("device {number}: {what}"))?;
+        let metrics = service.metrics.as_deref();
+        for address in listeners.into_iter().chain(metrics).filter(|address| !address.ends_with(":0")) {
+            if !addresses.insert(address.to_owned()) {
                 return Err(format!("device {number}: {address} is listened at twice"));
             }
         }
@@ -160,7 +163,7 @@ mod tests {
             log-format = "json"
             [[device]]
             path = "a.kaml"
-            listen = ["127.0.0.1:4420", "[::1]:8009"]
+            listen = ["127.0.0.1:4420", "[::1]:8009,tls=optional"]
             hosts = "hosts.toml"
             memory = "2GiB"
             metrics = "127.0.0.1:9464"
@@ -183,6 +186,7 @@ mod tests {
             ("[[device]]\npath = \"a\"".into(), "no address in `listen`"),
             (format!("{device}in-memory = \"1G\""), "path and in-memory exclude each other"),
             (format!("{device}memory = \"much\""), "line 4: `much` is not a size"),
+            (device.replace(":1", ":1,tls=no"), "\"tls=no\" is no option of a listener"),
             (format!("{device}port = 5"), "line 4: unknown field `port`"),
             (format!("{device}{device}"), "device 2: /etc/kaml/a appears twice"),
             (format!("{device}{}", device.replace("\"a\"", "\"b\"")), "device 2: 127.0.0.1:1 is listened at twice"),

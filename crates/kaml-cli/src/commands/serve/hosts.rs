@@ -5,7 +5,7 @@
 //! May be called by: `serve`.
 
 use crate::failure::Failure;
-use crate::secrets::{read_private, read_secret};
+use crate::secrets::{read_private, read_secret, read_tls_key};
 use kaml_nvme::auth::{Group, Hash, Secret, Strength};
 use kaml_nvme::target::{self, Access, HostAccess, Rights};
 use serde::Deserialize;
@@ -33,6 +33,8 @@ struct Host {
     secret_file: Option<PathBuf>,
     controller_secret: Option<String>,
     controller_secret_file: Option<PathBuf>,
+    tls_key: Option<String>,
+    tls_key_file: Option<PathBuf>,
     /// Rights by names of namespaces; `*` for all others.
     #[serde(default)]
     namespaces: BTreeMap<String, Right>,
@@ -84,18 +86,26 @@ pub fn read(path: &Path) -> Result<Access, Failure> {
     };
     for host in file.host {
         let named = |what: String| bad(format!("host {:?}: {what}", host.nqn));
+        let place = |file: &PathBuf| path.parent().unwrap_or(Path::new("")).join(file);
+        let both = |name: &str| named(format!("{name} and {name}-file exclude each other"));
         let of = |name: &str, text: &Option<String>, file: &Option<PathBuf>| match (text, file) {
-            (Some(_), Some(_)) => Err(named(format!("{name} and {name}-file exclude each other"))),
+            (Some(_), Some(_)) => Err(both(name)),
             (Some(text), None) => text.parse::<Secret>().map(Some).map_err(|error| named(format!("{name}: {error}"))),
-            (None, Some(file)) => read_secret(&path.parent().unwrap_or(Path::new("")).join(file)).map(Some),
+            (None, Some(file)) => read_secret(&place(file)).map(Some),
             (None, None) => Ok(None),
+        };
+        let tls_key = match (&host.tls_key, &host.tls_key_file) {
+            (Some(_), Some(_)) => return Err(both("tls-key")),
+            (Some(text), None) => Some(text.parse().map_err(|error| named(format!("tls-key: {error}")))?),
+            (None, Some(file)) => Some(read_tls_key(&place(file))?),
+            (None, None) => None,
         };
         let secret = of("secret", &host.secret, &host.secret_file)?;
         let controller_secret = of("controller-secret", &host.controller_secret, &host.controller_secret_file)?;
         if controller_secret.is_some() && secret.is_none() {
             return Err(named("has a controller-secret, which nobody asks for without a secret of the host".into()));
         }
-        let known = HostAccess { secret, controller_secret, rights: host.rights() };
+        let known = HostAccess { secret, controller_secret, tls_key, rights: host.rights() };
         if access.hosts.insert(host.nqn.clone(), known).is_some() {
             return Err(named("appears twice".into()));
         }

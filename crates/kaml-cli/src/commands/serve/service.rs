@@ -6,9 +6,10 @@
 
 use super::hosts;
 use crate::failure::Failure;
+use crate::secrets::refuse_without_tls;
 use crate::store::DeviceArgument;
 use kaml::{CreateOptions, Device};
-use kaml_nvme::target::{Access, Error, KeepReservations, Options, Server};
+use kaml_nvme::target::{Access, Error, KeepReservations, Options, Security, Server};
 use std::io::ErrorKind;
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub enum Hosts {
 #[derive(Clone, PartialEq)]
 pub struct Service {
     pub source: Source,
-    /// Addresses and ports.
+    /// Addresses and ports, each with what it requires of connections ([`listener`]).
     pub listen: Vec<String>,
     /// Address and port of the metrics.
     pub metrics: Option<String>,
@@ -86,12 +87,15 @@ impl Service {
 
     /// Listens at all of its addresses.
     pub fn bind(&self, device: &Device) -> Result<Server, Failure> {
+        self.check_tls()?;
         let options = self.options(Options::for_device(device))?;
         let (first, others) =
             self.listen.split_first().ok_or_else(|| Failure::Usage("no address to listen at".into()))?;
-        let mut server = Server::bind(device, first, options).map_err(failed)?;
+        let (first, security) = listener(first)?;
+        let mut server = Server::bind(device, first, Options { security, ..options }).map_err(failed)?;
         for address in others {
-            server.listen_also(address).map_err(failed)?;
+            let (address, security) = listener(address)?;
+            server.listen_with(address, security).map_err(failed)?;
         }
         Ok(server)
     }
@@ -100,6 +104,7 @@ impl Service {
         Ok(Options {
             subsystem: self.subsystem.clone().unwrap_or(defaults.subsystem),
             access: self.access()?,
+            security: defaults.security,
             reservations: self.keep_reservations(),
             memory_bytes: usize::try_from(self.memory).unwrap_or(usize::MAX),
             busy_poll: self.busy_poll,
@@ -113,19 +118,39 @@ impl Service {
             Source::Device(device) => device.check()?,
             Source::InMemory(bytes) => refuse_too_large(*bytes)?,
         }
-        for address in self.listen.iter().chain(&self.metrics) {
+        self.check_tls()?;
+        let listeners = self.listen.iter().map(|address| Ok::<_, Failure>(listener(address)?.0));
+        for address in listeners.chain(self.metrics.iter().map(|address| Ok(address.as_str()))) {
+            let address = address?.to_owned();
             let wrong = |source| Error::Listen { address: address.clone(), source };
             address.to_socket_addrs().map_err(|source| failed(wrong(source)))?;
         }
         let defaults = Options {
             subsystem: ANY_SUBSYSTEM.into(),
             access: Access::open(),
+            security: Security::Plain,
             reservations: KeepReservations::Nowhere,
             connections_max: 0,
             memory_bytes: 0,
             busy_poll: false,
         };
         self.options(defaults)?.check().map_err(|bad| failed(bad.into()))
+    }
+
+    /// Refuses keys that no listener uses, and listeners where nobody could connect.
+    pub fn check_tls(&self) -> Result<(), Failure> {
+        let security = self.listen.iter().map(|text| Ok(listener(text)?.1)).collect::<Result<Vec<_>, Failure>>()?;
+        let has_key = self.access()?.hosts.into_iter().find(|(_, host)| host.tls_key.is_some()).map(|(name, _)| name);
+        let wrong = match has_key {
+            Some(name) if security.iter().all(|security| *security == Security::Plain) => format!(
+                "the host {name:?} has a TLS key, but no listener uses TLS; write --listen ADDRESS:PORT,tls=required"
+            ),
+            None if security.contains(&Security::Required) => {
+                "a listener requires TLS, but no host has a TLS key; state tls-key-file for hosts in the file of --hosts".into()
+            }
+            Some(_) | None => return Ok(()),
+        };
+        Err(Failure::Usage(wrong))
     }
 
     /// Where reservations persist: in the file that was named, next to a device file, or nowhere.
@@ -141,6 +166,22 @@ impl Service {
             (None, Source::Device(_)) => KeepReservations::Nowhere,
         }
     }
+}
+
+/// An address and port, and whether connections there are encrypted: `ADDRESS:PORT`, `ADDRESS:PORT,tls=optional` or `ADDRESS:PORT,tls=required`.
+pub fn listener(text: &str) -> Result<(&str, Security), Failure> {
+    let Some((address, option)) = text.split_once(',') else { return Ok((text, Security::Plain)) };
+    let security = match option {
+        "tls=required" => Security::Required,
+        "tls=optional" => Security::Optional,
+        _ => {
+            let what =
+                format!("--listen {text}: {option:?} is no option of a listener; use tls=required or tls=optional");
+            return Err(Failure::Usage(what));
+        }
+    };
+    refuse_without_tls()?;
+    Ok((address, security))
 }
 
 /// A device in memory needs as much free: otherwise the system would kill the process when the device fills up.
@@ -162,6 +203,7 @@ fn available_bytes() -> Option<u64> {
 pub fn failed(error: Error) -> Failure {
     match error {
         Error::Options(bad) => Failure::Usage(bad.to_string()),
+        Error::Tls(error) => Failure::Usage(error.to_string()),
         Error::Listen { address, source } if source.kind() == ErrorKind::InvalidInput => {
             Failure::Usage(format!("--listen {address}: {source}; an address and a port, as 127.0.0.1:4420"))
         }
