@@ -40,7 +40,7 @@ final class Expected {
         acknowledged += 1;
     }
 
-    /** Compares everything. What was uncertain is certain afterwards. */
+    /** Compares everything. */
     synchronized List<String> compare(Map<String, String> found) {
         List<String> problems = new ArrayList<>();
         for (String key : found.keySet()) {
@@ -54,12 +54,18 @@ final class Expected {
             if (!matches && !known.possible.contains(value)) {
                 problems.add(key + " was acknowledged as " + known.value + ", possible were " + known.possible + ", found " + value);
             }
+        });
+        return problems;
+    }
+
+    /** What was uncertain is as it was found. */
+    synchronized void accept(Map<String, String> found) {
+        keys.forEach((key, known) -> {
             uncertain += known.isUncertain ? 1 : 0;
-            known.value = value;
+            known.value = found.get(key);
             known.possible.clear();
             known.isUncertain = false;
         });
-        return problems;
     }
 
     synchronized long acknowledged() {
