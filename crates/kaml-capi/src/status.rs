@@ -214,7 +214,7 @@ impl From<&Error> for kaml_status {
             E::BadCreateOptions | E::Unsuitable | E::BadStoreOptions => KAML_BAD_ARGUMENT,
             E::TooManyNamespaces | E::TooManySnapshots | E::SnapshotsFull | E::TooManyTransactions => KAML_TOO_MANY,
             E::NoSnapshot | E::TooFarBack => KAML_NO_VERSION,
-            E::SnapshotTooOld => KAML_SNAPSHOT_TOO_OLD,
+            E::SnapshotTooOld | E::FellBehind => KAML_SNAPSHOT_TOO_OLD,
             E::Exists => KAML_EXISTS,
             E::NotFound => KAML_NOT_FOUND,
             E::BadKey => KAML_BAD_KEY,

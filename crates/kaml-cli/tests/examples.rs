@@ -89,6 +89,9 @@ fn here(example: &str) -> Option<String> {
         example
             .replace("64G --prewrite", "64MiB --prewrite")
             .replace("kaml top", "kaml top --once")
+            .replace("kaml watch nvme", "kaml watch --once nvme")
+            .replace("copy.kaml --once", "copy.kaml")
+            .replace("NQN copy.kaml", "NQN copy.kaml --once")
             .replace("/var/lib/node_exporter/", "")
             .replace("larger.kaml --capacity 64G", "larger.kaml --capacity 2GiB")
             .replace("zstd", "gzip")

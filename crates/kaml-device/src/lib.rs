@@ -13,6 +13,7 @@ mod block_writer;
 mod blocks;
 #[cfg(feature = "broken")]
 mod broken;
+mod changes;
 mod checkpoint;
 mod clock;
 mod cluster;
@@ -78,6 +79,10 @@ pub use backup::{BackupMark, BackupTicket, BlockRead, MoveWatch, PendingMark, Sc
 pub use blocks::BlockState;
 #[cfg(feature = "broken")]
 pub use broken::Broken;
+pub use changes::{
+    PlacedChange, PlacedValue, RingChange, RingPosition, RingReadError, RingReader, RingState, VersionAt, VersionValue,
+    read_placed,
+};
 pub use clock::{DeviceClock, HostTime};
 pub use command::{Body, Condition, DIRECT_BYTES, Expires, Op, StageError};
 pub use error::{Error, NotForVersions, RootError};

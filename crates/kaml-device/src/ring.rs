@@ -124,6 +124,8 @@ pub(crate) struct CommitRing {
     head: u64,
     previous_end: u64,
     tail: u64,
+    /// Where this opening of the device began.
+    first_lsn: u64,
     /// Puts were refused because there is no room since the tail moved.
     is_blocked: bool,
     staging: Staging,
@@ -169,6 +171,7 @@ impl CommitRing {
             head: at,
             previous_end: at,
             tail: at,
+            first_lsn: at,
             is_blocked: false,
             staging: staging(()),
             staging_number: 1,
@@ -475,6 +478,16 @@ impl CommitRing {
         let at = self.place_of(frame);
         let before = at.checked_sub(1).and_then(|at| self.kept.get(at));
         before.map_or(0, |kept| kept.version_end + 1)
+    }
+
+    /// Where this opening of the device began.
+    pub(crate) fn first_lsn(&self) -> u64 {
+        self.first_lsn
+    }
+
+    /// The position after the last committed frame.
+    pub(crate) fn committed_end(&self) -> u64 {
+        self.committed_end
     }
 
     /// The position after the last frame.

@@ -271,7 +271,8 @@ impl Core {
         let (payload, to): ([&[u8]; 3], Option<Slot>) = match op.body {
             Body::Delete => {
                 expires = 0;
-                extra = suffix(&indexed);
+                // The index may do without the bytes of a long key; a reader of changes needs them.
+                extra = suffix(&op.key);
                 record.value_len = extra.len() as u32;
                 record.form = Form::of(&record.key, extra.len());
                 header = RecordHeader::encode(&record);

@@ -15,14 +15,14 @@ use kaml_nvme::wire::manage::{Attributes, Create, decode_change, decode_put, enc
 use kaml_nvme::wire::pdu::Header;
 use kaml_nvme::wire::reservations::{Report, Wish};
 use kaml_nvme::wire::text::{get_ascii, get_nqn};
-use kaml_nvme::wire::{blocks, keyvalue, named, ranges, vendor, versions};
+use kaml_nvme::wire::{blocks, changes as stream_of_changes, keyvalue, named, ranges, vendor, versions};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A parser by its name. Its first byte is a parameter, the others are parsed.
 pub type Decoder = (&'static str, fn(&[u8], u8));
 
 /// All of them.
-pub const DECODERS: [Decoder; 11] = [
+pub const DECODERS: [Decoder; 12] = [
     ("stream", stream),
     ("header", |bytes, _| header(bytes)),
     ("put", |bytes, parameter| put(bytes, parameter.into())),
@@ -32,6 +32,7 @@ pub const DECODERS: [Decoder; 11] = [
     ("attributes", |bytes, parameter| attributes(bytes, parameter.into())),
     ("text", |bytes, _| text(bytes)),
     ("vendor", vendor),
+    ("changes", |bytes, _| changes(bytes)),
     ("auth", auth),
     ("tls", tls),
 ];
@@ -119,6 +120,15 @@ fn range(bytes: &[u8], parameter: u8) {
             assert_eq!(named::decode_long_keys(&again, count as u32), Ok(keys));
         }
     }
+}
+
+/// What Read Changes returns: what is read is read again as the same when it is written.
+fn changes(bytes: &[u8]) {
+    let Some(reply) = stream_of_changes::decode_changes(bytes) else { return };
+    let again = stream_of_changes::decode_changes(&stream_of_changes::encode_changes(&reply));
+    let again = again.expect("what we write can be read");
+    assert_eq!((again.next, again.newest, again.generation), (reply.next, reply.newest, reply.generation));
+    assert_eq!(again.parts, reply.parts);
 }
 
 fn list(bytes: &[u8]) {

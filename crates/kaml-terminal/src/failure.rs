@@ -91,7 +91,9 @@ impl From<kaml::Error> for Failure {
         let text = error.to_string();
         use kaml::ErrorClass as E;
         match error.class() {
-            E::UnknownNamespace | E::NoSnapshot | E::SnapshotTooOld | E::TooFarBack => Failure::NotFound(text),
+            E::UnknownNamespace | E::NoSnapshot | E::SnapshotTooOld | E::TooFarBack | E::FellBehind => {
+                Failure::NotFound(text)
+            }
             E::Exists | E::NotFound => Failure::Condition(text),
             E::BadKey | E::BadName | E::BadLogs | E::BadOptions | E::BadCreateOptions => Failure::Usage(text),
             E::WrongKind | E::KeepsVersions | E::KeepsNoVersions => Failure::Usage(text),

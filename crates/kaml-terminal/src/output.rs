@@ -33,6 +33,11 @@ pub fn line(line: impl std::fmt::Display) -> Result<(), Failure> {
     text(&format!("{line}\n"))
 }
 
+/// Something for a person, on standard error; nothing if that is closed.
+pub fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "kaml: {text}");
+}
+
 /// Writes bytes as they are.
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();

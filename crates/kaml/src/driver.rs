@@ -16,6 +16,7 @@ pub(crate) use reads::Lookup;
 
 use crate::NamespaceId;
 use crate::background::Housekeeper;
+use crate::changes::NamespaceList;
 use crate::error::Error;
 use crate::gather::ReadQueues;
 use crate::handover::{Caller, Frames, Handover, Progress};
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) commit_latency: Latency,
     pub(crate) read_count: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
+    /// What readers of changes know of namespaces.
+    pub(crate) namespaces_of_changes: NamespaceList,
     images: ImagePool,
     pub(crate) read_queues: ReadQueues,
     /// A merge of versions continues: there may be one.
@@ -111,6 +114,7 @@ impl Shared {
             commit_latency: Latency::new(),
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            namespaces_of_changes: NamespaceList::default(),
             images: ImagePool::default(),
             read_queues: ReadQueues::default(),
             is_merging: AtomicBool::new(false),

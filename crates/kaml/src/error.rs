@@ -281,6 +281,18 @@ pub enum Error {
         /// Bytes that exist.
         bytes: u64,
     },
+    /// The changes after a position are not on the device any more: later ones have overwritten them, a large value of theirs was replaced and
+    /// collected, or a failure of the machine has lost the commits before the position.
+    #[error(
+        "the changes after this position are gone: a device keeps as many as its commit ring has bytes; read all records again and continue from the present position, as `kaml follow` does by itself"
+    )]
+    FellBehind,
+    /// A position of another device, or none at all.
+    #[error("{why}")]
+    BadPosition {
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// A backup that does not belong where it is used.
     #[error("{name}: {why}")]
     WrongBase {

@@ -32,6 +32,7 @@ mod backup;
 mod batch;
 mod blocks;
 mod bytes;
+mod changes;
 mod check;
 mod clustering;
 mod counters;
@@ -63,6 +64,9 @@ pub use backup::{
 };
 pub use batch::{Batch, Record};
 pub use bytes::Bytes;
+pub use changes::{Change, Changes, Changeset, Position, VersionCommand};
+#[doc(hidden)]
+pub use changes::{ChangesCursor, ChangesPage, ChangesPart, KnownNamespaces};
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;

@@ -8,6 +8,7 @@ mod count;
 mod create;
 mod delete;
 mod export;
+mod follow;
 mod identity;
 mod import;
 mod info;
@@ -23,6 +24,7 @@ mod salvage;
 pub mod serve;
 mod top;
 mod versions;
+mod watch;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -79,6 +81,10 @@ pub enum Command {
     Serve(serve::Arguments),
     /// Watch a device: rates, latencies, space, collection, hosts
     Top(top::Arguments),
+    /// Show what is committed, as it happens
+    Watch(watch::Arguments),
+    /// Keep a second device the same as one that is served
+    Follow(follow::Arguments),
     /// Read everything on a device and verify its checksums
     Check(check::Arguments),
     /// Write everything on a device to a backup, or verify one
@@ -124,6 +130,8 @@ impl Command {
             Command::Export(arguments) => arguments.run(),
             Command::Serve(arguments) => arguments.run(),
             Command::Top(arguments) => arguments.run(),
+            Command::Watch(arguments) => arguments.run(),
+            Command::Follow(arguments) => arguments.run(),
             Command::Check(arguments) => arguments.run(),
             Command::Backup(arguments) => arguments.run(),
             Command::Restore(arguments) => arguments.run(),

@@ -49,7 +49,7 @@ impl KeyRange {
     }
 
     /// Its bounds.
-    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         (self.lower.as_ref().map(|key| &**key), self.upper.as_ref().map(|key| &**key))
     }
 

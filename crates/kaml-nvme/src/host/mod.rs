@@ -11,6 +11,7 @@
 mod authentication;
 mod blocks;
 mod carrier;
+mod changes;
 mod controller;
 mod keyvalue;
 mod named;
@@ -28,6 +29,7 @@ mod versions;
 
 pub use authentication::{Credentials, NotAuthenticated};
 pub use blocks::Blocks;
+pub use changes::{RemoteChanges, TimedRecord};
 pub use controller::{Controller, HostOptions};
 pub use keyvalue::KeyValue;
 pub use queue::{Finished, Queue, Ticket, Wait};

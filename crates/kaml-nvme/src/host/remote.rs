@@ -250,6 +250,7 @@ pub(super) fn local(error: Error, namespace: NamespaceId, key: Option<&KeyBuf>) 
         Some(key) if is(Status::KEY_EXISTS) => E::Conflict { namespace, key: key.clone(), present: true },
         _ if is(Status::INVALID_NAMESPACE) => E::UnknownNamespace(namespace),
         _ if is(Status::SNAPSHOT_TOO_OLD) => E::SnapshotTooOld,
+        _ if is(Status::FELL_BEHIND) => E::FellBehind,
         _ if is(Status::NO_VERSIONS) => E::KeepsNoVersions(namespace),
         _ => E::Remote(error.to_string()),
     }

@@ -25,7 +25,10 @@ const PAGE_BYTES_MAX: usize = 1 << 20;
 type Record = (KeyBuf, Vec<u8>);
 
 /// Names something and reads it; again if it was forgotten in between.
-fn read_named<T>(name: impl Fn() -> Result<u32, Error>, read: impl Fn(u32) -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn read_named<T>(
+    name: impl Fn() -> Result<u32, Error>,
+    read: impl Fn(u32) -> Result<T, Error>,
+) -> Result<T, Error> {
     let mut done = name().and_then(&read);
     for _ in 0..ATTEMPTS_MAX {
         match &done {
@@ -123,7 +126,7 @@ impl RemoteDevice {
     }
 
     /// A page of a range, and whether more may follow.
-    fn range_page(
+    pub(super) fn range_page(
         &self,
         (at, namespace): (u32, NamespaceId),
         range: &KeyRange,

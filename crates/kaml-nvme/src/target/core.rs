@@ -447,7 +447,7 @@ impl Target {
     fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Outcome {
         let nsid = command.nsid.get();
         if nsid == ALL_NAMESPACES
-            && let Some(outcome) = self.on_all_namespaces(id, command)
+            && let Some(outcome) = self.on_all_namespaces(origin, id, command)
         {
             return outcome;
         }

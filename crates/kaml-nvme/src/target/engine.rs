@@ -495,6 +495,7 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         E::KeepsNoVersions => Status::NO_VERSIONS,
         E::NoSnapshot => Status::NO_SUCH_SNAPSHOT,
         E::SnapshotTooOld => Status::SNAPSHOT_TOO_OLD,
+        E::FellBehind => Status::FELL_BEHIND,
         E::TooFarBack => Status::TOO_FAR_BACK,
         E::OutOfRange => Status::LBA_OUT_OF_RANGE,
         E::BadKey => Status::INVALID_KEY_SIZE,

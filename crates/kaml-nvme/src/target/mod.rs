@@ -14,6 +14,7 @@ mod admin;
 mod authentication;
 mod blocks;
 mod budget;
+mod changes;
 mod claim;
 mod connection;
 mod control;

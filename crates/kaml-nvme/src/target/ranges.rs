@@ -11,11 +11,12 @@ use super::engine::status_of;
 use super::keyvalue::room;
 use super::spaces::{Holds, Space};
 use super::workers::{Done, Step};
+use crate::wire::changes::expiry_ms;
 use crate::wire::command::Command;
 use crate::wire::ranges::{KeyRange, PAGE_BYTES_MIN, decode_range, flag, put_record};
 use crate::wire::status::Status;
 use kaml::store::Backing;
-use kaml::{Cursor, Device, KeyBuf, KeyKind, NamespaceId, OrderedKeys, Snapshot};
+use kaml::{Cursor, Device, Expiry, KeyBuf, KeyKind, NamespaceId, OrderedKeys, Snapshot};
 use std::ops::Bound;
 
 /// Keys that one piece of a Retrieve Range returns, without values and with them.
@@ -120,6 +121,10 @@ impl Target {
         // Those that wait for workers hold no memory.
         let range = std::sync::Arc::downgrade(range);
         let snapshot = controller.snapshots.of(command)?;
+        // A snapshot does not know the times, and keys alone have none.
+        if flags & flag::TIMES != 0 && (snapshot.is_some() || flags & flag::KEYS_ONLY != 0) {
+            return Err(Status::INVALID_FIELD);
+        }
         self.engine.read_in_pieces(origin, move |worker| match range.upgrade() {
             Some(range) => Page::new(&range, snapshot, flags, limit, room).go_on(&worker.device),
             None => Step::Done(Err::<u64, _>(Status::NO_SUCH_LIST).into()),
@@ -161,6 +166,14 @@ impl Target {
         });
         Ok(())
     }
+}
+
+/// When a record expires: milliseconds since 1970, 0 for never.
+fn time_of(device: &Device, namespace: NamespaceId, key: &KeyBuf) -> Result<u64, kaml::Error> {
+    Ok(match device.expiry(namespace, key)? {
+        Some(Expiry::At(time)) => expiry_ms(Some(time)),
+        _ => 0,
+    })
 }
 
 fn result(number: Result<u64, kaml::Error>) -> Done {
@@ -252,7 +265,7 @@ impl Page {
         }
         let mut values = values.into_iter();
         for key in &keys {
-            let value = match (self.has(flag::KEYS_ONLY), values.next()) {
+            let mut value = match (self.has(flag::KEYS_ONLY), values.next()) {
                 (true, _) => Vec::new(),
                 (false, Some(Some(value))) => value,
                 // Deleted meanwhile.
@@ -263,6 +276,9 @@ impl Page {
                 // These are for the next piece.
                 (false, None) => break,
             };
+            if self.has(flag::TIMES) {
+                value.splice(..0, time_of(device, self.nsid, key)?.to_le_bytes());
+            }
             if !put_record(&mut self.out, key.as_bytes(), &value, self.room) {
                 return Ok(false);
             }

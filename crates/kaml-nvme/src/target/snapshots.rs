@@ -6,7 +6,7 @@
 //!
 //! A snapshot goes with its controller: a host that is gone keeps nothing.
 
-use super::core::{Outcome, Target};
+use super::core::{Origin, Outcome, Target};
 use super::engine::status_of;
 use crate::wire::command::{Command, kv};
 use crate::wire::status::Status;
@@ -56,10 +56,11 @@ impl Snapshots {
 
 impl Target {
     /// A command that names all namespaces, if there is one of this kind.
-    pub(crate) fn on_all_namespaces(&mut self, id: u16, command: &Command) -> Option<Outcome> {
+    pub(crate) fn on_all_namespaces(&mut self, origin: Origin, id: u16, command: &Command) -> Option<Outcome> {
         match command.opcode {
             kv::FLUSH => Some(Status::SUCCESS.into()), // whatever completed is durable
             kv::OPEN_SNAPSHOT | kv::CLOSE_SNAPSHOT => Some(self.snapshot_command(id, command).into()),
+            kv::READ_CHANGES => Some(self.read_changes(origin, id, command).into()),
             _ => None,
         }
     }

@@ -149,6 +149,8 @@ pub mod kv {
     /// Vendor specific: opens a snapshot of the device for commands that read, or closes it.
     pub const OPEN_SNAPSHOT: u8 = 0xcc;
     pub const CLOSE_SNAPSHOT: u8 = 0xd0;
+    /// Vendor specific: what was committed after a position.
+    pub const READ_CHANGES: u8 = 0xe2;
     /// Vendor specific, for namespaces that keep versions, as all that follow.
     pub const RETRIEVE_VERSION: u8 = 0xc2;
     pub const UNDO: u8 = 0xc4;

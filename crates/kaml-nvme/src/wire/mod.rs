@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod blocks;
+pub mod changes;
 pub mod command;
 pub mod fabrics;
 pub mod identify;

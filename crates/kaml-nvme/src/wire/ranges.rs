@@ -18,8 +18,10 @@ pub mod flag {
     pub const KEYS_ONLY: u32 = 1;
     /// Begin with the last key.
     pub const REVERSE: u32 = 1 << 1;
+    /// Each value follows the time at which its record expires: 8 bytes, milliseconds since 1970, 0 for never.
+    pub const TIMES: u32 = 1 << 2;
     /// All that are known.
-    pub const ALL: u32 = KEYS_ONLY | REVERSE;
+    pub const ALL: u32 = KEYS_ONLY | REVERSE | TIMES;
 }
 
 /// The head of a range; the bytes of both bounds and of the prefix follow.

@@ -84,6 +84,7 @@ statuses! {
     HAS_LONG_KEYS = 1, 0xc7, dnr; "the namespace has keys above 16 bytes, which List cannot return"
     TOO_MANY_SNAPSHOTS = 1, 0xc8, dnr; "the controller has 16 snapshots open"
     SNAPSHOT_TOO_OLD = 1, 0xc9, dnr; "the snapshot has expired"
+    FELL_BEHIND = 1, 0xca, dnr; "the changes after the position are gone"
     WRITE_FAULT = 2, 0x80; "write fault"
     UNRECOVERED_READ = 2, 0x81, dnr; "unrecovered read error"
     COMPARE_FAILURE = 2, 0x85, dnr; "compare failure"

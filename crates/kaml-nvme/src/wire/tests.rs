@@ -1,6 +1,7 @@
 //! Byte vectors of commands, both ways, and parsers against bytes that make no sense.
 
 use super::blocks;
+use super::changes::{self, ChangesReply};
 use super::command::{Command, Completion, Sgl, kv, nvm};
 use super::fabrics::{Connect, Property};
 use super::keyvalue::KeyFormat;
@@ -16,7 +17,9 @@ use kaml::{
     At, BlockOptions, CreateOptions, Device, Difference, Key, KeyBuf, KeyKind, MergePolicy, NamespaceChange, Past,
     Retention, SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
 };
+use kaml::{Change, ChangesCursor, ChangesPart, Position};
 use proptest::prelude::*;
+use std::ops::Bound as KeyBound;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 fn key(bytes: &[u8]) -> Key {
@@ -397,6 +400,32 @@ fn golden_ranges() {
     assert!(!put_record(&mut Vec::new(), b"key", b"", 15));
 }
 
+/// Goal:   a reply of Read Changes goes through byte for byte; cut anywhere, it is refused.
+/// Method: one with a namespace and two parts; each shorter one.
+#[test]
+fn golden_change_stream() {
+    let position = |ring| Position::from_parts([0xab; 16], 3, ring);
+    let cursor = |ring, skip| ChangesCursor { position: position(ring), skip };
+    let put = Change::Put { namespace: 7, key: KeyBuf::new(b"key").unwrap(), value: b"value".to_vec(), expires: None };
+    let lower = KeyBound::Included(b"a".to_vec());
+    let range = Change::DeleteRange { namespace: 7, lower, upper: KeyBound::Unbounded };
+    let parts = vec![
+        ChangesPart { next: cursor(4096, 2), changes: vec![put] },
+        ChangesPart { next: cursor(8192, 0), changes: vec![range] },
+    ];
+    let reply = ChangesReply { next: cursor(8192, 0), newest: position(9216), generation: 5, namespaces: None, parts };
+    let data = changes::encode_changes(&reply);
+    assert_eq!(data[..16], *b"KCH1\x02\0\0\0\0\0\0\0\0\0\0\0");
+    assert_eq!(data[80..104], [3, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(data[104..116], [1, 0, 3, 0, 7, 0, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(data[136..148], *b"key\0value\0\0\0");
+    assert_eq!((data[172], data[173], data.len()), (3, 1, 208));
+    let again = changes::decode_changes(&data).unwrap();
+    assert_eq!((again.next, again.newest, again.generation), (reply.next, reply.newest, 5));
+    assert_eq!(again.parts, reply.parts);
+    assert!((0..data.len()).all(|len| changes::decode_changes(&data[..len]).is_none()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -411,6 +440,7 @@ proptest! {
         let _ = (decode_keys(&bytes, count), decode_found(&bytes, count as usize));
         let _ = (versions::decode_history(&bytes, count as usize, key(b"k")), versions::decode_stats(&bytes));
         let _ = (versions::decode_differences(&bytes, count as usize), versions::decode_merged(&bytes));
+        let _ = changes::decode_changes(&bytes);
         let _ = (vendor::decode_namespaces(&bytes), vendor::DevicePage::read(&bytes).is_some());
         let _ = identify::read_controller_list(&bytes);
         let _ = (auth::FromHost::read(&bytes), auth::FromController::read(&bytes), auth::transaction_of(&bytes));

@@ -7,6 +7,7 @@ use super::versions::{get_policy, put_policy};
 use kaml::{BlockOptions, DeviceInfo, KeyKind, NamespaceInfo, NamespaceKind, Stats, VersionShape};
 use kaml_versions::{Index, Parameters, ValueShape};
 use std::mem::{offset_of, size_of};
+use std::num::NonZeroU64;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -25,8 +26,10 @@ pub mod feature {
     pub const LONG_KEYS: u64 = 1 << 6;
     pub const RANGES: u64 = 1 << 7;
     pub const SNAPSHOTS: u64 = 1 << 8;
+    pub const CHANGE_STREAM: u64 = 1 << 9;
     /// All of them.
-    pub const ALL: u64 = PUT | NAMED | VERSIONS | NAMESPACES | CHANGES | SESSIONS | LONG_KEYS | RANGES | SNAPSHOTS;
+    pub const ALL: u64 =
+        PUT | NAMED | VERSIONS | NAMESPACES | CHANGES | SESSIONS | LONG_KEYS | RANGES | SNAPSHOTS | CHANGE_STREAM;
 }
 
 /// Log page C0h. Times 1000 is the unit of the write amplification; the offsets are asserted below.
@@ -57,7 +60,10 @@ pub struct DevicePage {
     pub erase_min: U64,
     pub erase_max: U64,
     pub write_amplification_milli: U64,
-    pub reserved_168: [U64; 43],
+    pub file_bytes: U64,
+    pub block_bytes: U64,
+    pub commit_ring_bytes: U64,
+    pub reserved_192: [U64; 40],
 }
 
 impl DevicePage {
@@ -87,7 +93,10 @@ impl DevicePage {
             erase_min: u64::from(stats.erase_min).into(),
             erase_max: u64::from(stats.erase_max).into(),
             write_amplification_milli: ((stats.write_amplification() * 1000.0) as u64).into(),
-            reserved_168: [U64::ZERO; 43],
+            file_bytes: info.file_bytes.unwrap_or(info.flash_bytes + info.flash_bytes / 8 + info.ring_bytes).into(),
+            block_bytes: info.block_bytes.into(),
+            commit_ring_bytes: info.ring_bytes.into(),
+            reserved_192: [U64::ZERO; 40],
         }
     }
 
@@ -138,7 +147,9 @@ struct NamespacesHead {
 /// | 64 | 128 | logs, 2 bytes each |
 /// | 192 | 8 | keep what was put in this many nanoseconds before then |
 /// | 200 | 4 | keep so many of the newest versions of each key then |
-/// | 204 | 52 | reserved, 0 |
+/// | 204 | 4 | reserved, 0 |
+/// | 208 | 8 | records expire after so many milliseconds; 0: they do not |
+/// | 216 | 40 | reserved, 0 |
 /// | 256 | 256 | name, UTF-8 |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -161,7 +172,9 @@ struct NamespaceEntry {
     logs: [U16; 64],
     keep_for_ns: U64,
     keep_last: U32,
-    reserved_204: [u8; 52],
+    reserved_204: U32,
+    default_ttl_ms: U64,
+    reserved_216: [u8; 40],
     name: [u8; 256],
 }
 
@@ -173,9 +186,11 @@ const VERSION_PAGE_BYTES: u32 = 4096;
 const _: () = {
     assert!(size_of::<DevicePage>() == 512 && offset_of!(DevicePage, put_count) == 40);
     assert!(offset_of!(DevicePage, live_bytes) == 104 && offset_of!(DevicePage, write_amplification_milli) == 160);
+    assert!(offset_of!(DevicePage, file_bytes) == 168 && offset_of!(DevicePage, commit_ring_bytes) == 184);
     assert!(HEAD_BYTES == 16 && ENTRY_BYTES == 512 && offset_of!(NamespaceEntry, block_count) == 24);
     assert!(offset_of!(NamespaceEntry, loaded) == 52 && offset_of!(NamespaceEntry, name) == 256);
     assert!(offset_of!(NamespaceEntry, keep_for_ns) == 192 && offset_of!(NamespaceEntry, keep_last) == 200);
+    assert!(offset_of!(NamespaceEntry, default_ttl_ms) == 208);
 };
 
 impl NamespaceEntry {
@@ -190,6 +205,7 @@ impl NamespaceEntry {
         entry.logs.iter_mut().zip(logs).for_each(|(place, log)| *place = U16::new(*log as u16));
         (entry.record_count, entry.index_bytes) = (info.record_count.into(), info.index_bytes.into());
         entry.loaded = u8::from(info.loaded);
+        entry.default_ttl_ms = info.default_ttl_ms.map_or(0, NonZeroU64::get).into();
         let of_keys = |keys| match keys {
             KeyKind::Bytes => 0,
             KeyKind::U64 => 1,
@@ -248,7 +264,7 @@ impl NamespaceEntry {
             record_count: self.record_count.get(),
             index_bytes: self.index_bytes.get(),
             loaded: self.loaded == 1,
-            default_ttl_ms: None,
+            default_ttl_ms: NonZeroU64::new(self.default_ttl_ms.get()),
             expiring_count: 0,
         })
     }

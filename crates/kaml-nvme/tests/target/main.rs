@@ -3,6 +3,7 @@
 mod admin;
 mod authentication;
 mod blocks;
+mod changes;
 mod errors;
 mod everything;
 mod hostile;

@@ -49,6 +49,8 @@ pub enum ErrorClass {
     NoSnapshot,
     /// The snapshot has expired.
     SnapshotTooOld,
+    /// Changes that are not kept any more.
+    FellBehind,
     /// Not so many versions.
     TooFarBack,
     /// Too many snapshots.
@@ -148,6 +150,8 @@ impl Error {
             Error::PartialBlock { .. } => C::PartialBlock,
             Error::NoSnapshot { .. } => C::NoSnapshot,
             Error::SnapshotTooOld => C::SnapshotTooOld,
+            Error::FellBehind => C::FellBehind,
+            Error::BadPosition { .. } => C::BadOptions,
             Error::TooFarBack { .. } => C::TooFarBack,
             Error::TooManySnapshots => C::TooManySnapshots,
             Error::SnapshotsFull { .. } => C::SnapshotsFull,
