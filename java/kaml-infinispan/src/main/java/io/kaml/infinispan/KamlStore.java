@@ -63,8 +63,8 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     /** Segments that this node has. Changes of others come late, from an earlier topology, and must leave nothing. */
     private IntSet owned;
     private IntSet all;
-    /** Whether the cluster has named the segments of this node. Only the writing thread uses it. */
-    private boolean hasTopology;
+    /** Whether the cluster has named the segments of this node. */
+    private volatile boolean hasTopology;
     private boolean keepStale;
     private Received received;
     private Marshaller marshaller;
@@ -309,22 +309,24 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
     @Override
     public CompletionStage<Void> addSegments(IntSet segments) {
         IntSet requested = IntSets.mutableCopyFrom(segments);
+        IntSet others = IntSets.mutableEmptySet(all.size());
+        if (!hasTopology) {
+            // The first call names what this node has. The cluster has changed other segments without it, and is going to send them
+            // when they are added: what was stored of them would bring back entries that are deleted.
+            hasTopology = true;
+            others.addAll(all);
+            others.removeAll(requested);
+            owned.removeAll(others);
+        }
+        IntSet added = IntSets.mutableCopyFrom(requested);
+        added.removeAll(owned);
+        // At once: a change can follow before this is done. The queue keeps it after what is deleted here.
+        owned.addAll(added);
         return shared.writes.run(() -> {
-            if (!hasTopology) {
-                // The first call names what this node has. The cluster has changed other segments without it, and is going to send them
-                // when they are added: what was stored of them would bring back entries that are deleted.
-                hasTopology = true;
-                owned.retainAll(requested);
-                IntSet others = IntSets.mutableCopyFrom(all);
-                others.removeAll(requested);
-                forget(others);
-            }
-            IntSet added = IntSets.mutableCopyFrom(requested);
-            added.removeAll(owned);
+            forget(others);
             // A change that was under way when the segment was removed can have come after its removal.
             forget(added);
             received.begin(added);
-            owned.addAll(added);
             return null;
         }, completer);
     }
@@ -340,8 +342,6 @@ public final class KamlStore<K, V> implements NonBlockingStore<K, V> {
         IntSet removed = IntSets.mutableCopyFrom(segments);
         owned.removeAll(removed);
         return shared.writes.run(() -> {
-            // Again, for an addition that was under way.
-            owned.removeAll(removed);
             received.end(removed);
             if (isSegmented) {
                 records.clear(removed);
