@@ -286,7 +286,7 @@ fn dry_runs_say_what_merges_do() {
 fn dry_runs_wait_for_what_is_under_way() {
     for rounds in (12..72u64).step_by(12) {
         let dir = tempfile::tempdir().unwrap();
-        let device = Device::create(&dir.path().join("d.kaml"), &process(64 << 20)).unwrap();
+        let device = Device::create(dir.path().join("d.kaml"), &process(64 << 20)).unwrap();
         let space = versioned(&device, "v");
         for round in 0..rounds {
             (0..200u64).for_each(|key| device.put(space, key, &[round as u8; 900]).unwrap());
