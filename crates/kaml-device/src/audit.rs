@@ -31,6 +31,8 @@ pub struct BlockAudit {
 enum Examined {
     Whole(FoundRecord),
     BadValue(FoundRecord),
+    /// Its checksum matches, and its value cannot be decompressed.
+    BadPacked(FoundRecord),
     BadHeader,
     /// A segment of a versioned namespace, or one that was.
     Segment,
@@ -130,7 +132,9 @@ impl BlockAudit {
         geometry: &Geometry,
     ) -> impl Iterator<Item = (ChunkAddr, u32, &Record, FullKey<'_>, [u64; 2])> {
         self.records.iter().filter_map(|(extent, seen)| {
-            let (Examined::Whole(seen) | Examined::BadValue(seen)) = seen else { return None };
+            let (Examined::Whole(seen) | Examined::BadValue(seen) | Examined::BadPacked(seen)) = seen else {
+                return None;
+            };
             let page = (extent.start / geometry.chunks_per_page()) as usize;
             let at = geometry.chunk_at(BlockIndex(self.block), extent.start);
             Some((at, extent.chunk_count, &seen.record, seen.full_key(), [self.page_sequences[page], seen.expires]))
@@ -141,7 +145,9 @@ impl BlockAudit {
     pub fn needed_index(&self, core: &Core, without: &BTreeSet<u32>) -> Option<u32> {
         let is_needed = |id: &u32| !without.contains(id) && core.spaces.get(id).is_some_and(|space| !space.is_loaded());
         let of_record = |(_, seen): &(Extent, Examined)| match seen {
-            Examined::Whole(seen) | Examined::BadValue(seen) => Some(seen.record.namespace).filter(is_needed),
+            Examined::Whole(seen) | Examined::BadValue(seen) | Examined::BadPacked(seen) => {
+                Some(seen.record.namespace).filter(is_needed)
+            }
             Examined::Segment => core.version_spaces().map(|(id, _)| id).find(is_needed),
             Examined::BadHeader => None,
         };
@@ -162,7 +168,7 @@ impl BlockAudit {
                 Examined::BadHeader => bad_headers.push(at),
                 Examined::Segment if segments.contains(&at) => live_chunks += extent.chunk_count,
                 Examined::Segment => {}
-                Examined::Whole(found) | Examined::BadValue(found) => {
+                Examined::Whole(found) | Examined::BadValue(found) | Examined::BadPacked(found) => {
                     let (record, key) = (&found.record, found.full_key());
                     let slot = Slot { at: at.0, len: code(extent.chunk_count) };
                     if core.slot(record.namespace, key) != Some(slot) {
@@ -179,9 +185,13 @@ impl BlockAudit {
                         judgement.value_bytes += found.value_bytes;
                     } else {
                         let namespace = record.namespace;
-                        judgement.problems.push(format!(
-                            "namespace {namespace}: key {key}: record at {at} is damaged (its value's checksum does not match)"
-                        ));
+                        let why = match seen {
+                            Examined::BadPacked(_) => "its value cannot be decompressed",
+                            _ => "its value's checksum does not match",
+                        };
+                        judgement
+                            .problems
+                            .push(format!("namespace {namespace}: key {key}: record at {at} is damaged ({why})"));
                     }
                 }
             }
@@ -311,11 +321,14 @@ fn look_at(bytes: &[u8]) -> Examined {
     let stored = bytes.get(record.stored_range());
     let key = stored.and_then(|stored| record.full_key(stored));
     let long = key.filter(|key| !key.long_bytes().is_empty()).map(|key| key.long_bytes().into());
-    let value_bytes = stored.and_then(|stored| record.own_value_bytes(stored)).unwrap_or(0) as u64;
+    let value_bytes = stored.map_or(0, |stored| record.given_value_bytes(stored));
     let expires = stored.and_then(|stored| record.expires(stored)).unwrap_or(0);
     let seen = FoundRecord { record, long, value_bytes, expires };
     match stored {
-        Some(stored) if crc_fast::crc32_iscsi(stored) == record.value_crc => Examined::Whole(seen),
+        Some(stored) if crc_fast::crc32_iscsi(stored) == record.value_crc => match record.can_be_unpacked(stored) {
+            true => Examined::Whole(seen),
+            false => Examined::BadPacked(seen),
+        },
         _ => Examined::BadValue(seen),
     }
 }

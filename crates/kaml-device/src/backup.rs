@@ -8,6 +8,7 @@
 //! record that moves before its block was read would be missed. So the firmware notes its key, and the backup reads it by that.
 
 use crate::command::DIRECT_BYTES;
+use crate::compression::unpack;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::oob::{Extent, extents};
@@ -21,6 +22,7 @@ use crate::snapshots::SnapshotTicket;
 use kaml_flash::{AlignedBuf, BlockIndex, Geometry, Io, Medium, MediumError};
 use kaml_index::{FullKey, KeptKey, Slot};
 use kaml_versions::Timeline;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -196,8 +198,8 @@ pub struct ScannedRecord<'a> {
     pub key: FullKey<'a>,
     /// Where it lies.
     pub slot: Slot,
-    /// Its value; nothing if that does not match its checksum.
-    pub value: Option<&'a [u8]>,
+    /// Its value; nothing if that does not match its checksum, or cannot be decompressed.
+    pub value: Option<Cow<'a, [u8]>>,
     /// When it expires, in milliseconds since 1970; 0 for never, and if its value is nothing.
     pub expires: u64,
     /// Bytes that are stored of it besides the header.
@@ -291,9 +293,14 @@ fn scan(bytes: &[u8], slot: Slot) -> Option<ScannedRecord<'_>> {
         return None;
     }
     let key = record.full_key(stored)?;
-    let value = match is_whole {
-        true => Some(&stored[..record.own_value_bytes(stored)?]),
-        false => None,
+    let own = &stored[..record.own_value_bytes(stored)?];
+    let value = match (is_whole, record.packed) {
+        (true, false) => Some(Cow::Borrowed(own)),
+        (true, true) => {
+            let mut value = Vec::new();
+            unpack(own, &mut value).ok().map(|()| Cow::Owned(value))
+        }
+        (false, _) => None,
     };
     let expires = if is_whole { record.expires(stored)? } else { 0 };
     let (namespace, stored_bytes, sequence) = (record.namespace, record.value_len, record.sequence);

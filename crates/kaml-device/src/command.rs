@@ -45,6 +45,13 @@ pub enum Body<'a> {
         /// Their CRC32C, computed by the caller outside any lock.
         crc32c: u32,
     },
+    /// Stores a value that is compressed ([`Reader::pack`](crate::Reader::pack)).
+    Packed {
+        /// Its bytes as they are stored.
+        value: &'a [u8],
+        /// Their CRC32C, computed by the caller outside any lock.
+        crc32c: u32,
+    },
     /// Stores a large value whose pages are programmed already.
     Placed {
         /// The answer to [`Core::place`](crate::Core::place), done.
@@ -73,7 +80,7 @@ impl Op<'_> {
     /// Bytes of the value that it stores, with what is stored after it; nothing if that is no value, or placed already.
     pub fn stored_bytes(&self) -> Option<usize> {
         match self.body {
-            Body::Value { value, .. } => Some(value.len() + suffix_bytes(&self.key)),
+            Body::Value { value, .. } | Body::Packed { value, .. } => Some(value.len() + suffix_bytes(&self.key)),
             Body::Placed { .. } | Body::Delete => None,
         }
     }

@@ -112,6 +112,9 @@ pub enum Error {
     /// A time to live of a namespace whose content cannot expire.
     #[error("a namespace of {0} takes no time to live")]
     BadTimeToLive(&'static str),
+    /// Compression of a namespace whose content is stored as it is.
+    #[error("a namespace of {0} cannot compress: create it without compression")]
+    BadCompression(&'static str),
     /// A command on versions that cannot be executed.
     #[error(transparent)]
     Versions(#[from] kaml_versions::Error),

@@ -5,6 +5,7 @@
 
 #[cfg(doc)]
 use crate::Core;
+use crate::command::Body;
 use crate::format::crc32c_append;
 use crate::format::record::{EXPIRES_MAX, EXPIRY_BYTES, Form, Record, RecordHeader, RecordKind, suffix_bytes, trailer};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -43,20 +44,24 @@ pub fn encode_image<'a>(
     after: u64,
     image: AlignedBuf,
 ) -> Arc<AlignedBuf> {
-    encode_expiring_image(geometry, namespace, key, value, after, 0, image)
+    let (value, crc32c) = value;
+    encode_expiring_image(geometry, namespace, key, Body::Value { value, crc32c }, after, 0, image)
 }
 
-/// As [`encode_image`], of a record that expires then, in milliseconds since 1970; 0 for never. The buffer has room for
-/// [`expiring_image_bytes`].
+/// As [`encode_image`], of a record that expires then, in milliseconds since 1970; 0 for never. `body` has a value, compressed or not. The buffer
+/// has room for [`expiring_image_bytes`].
 pub fn encode_expiring_image<'a>(
     geometry: &Geometry,
     namespace: u32,
     key: impl Into<FullKey<'a>>,
-    (value, value_crc): (&[u8], u32),
+    body: Body<'_>,
     after: u64,
     expires: u64,
     mut image: AlignedBuf,
 ) -> Arc<AlignedBuf> {
+    let (Body::Value { value, crc32c } | Body::Packed { value, crc32c }) = body else {
+        unreachable!("other operations have no image")
+    };
     let key = key.into();
     let expires = if expires > EXPIRES_MAX { 0 } else { expires };
     image.set_len(expiring_image_bytes(geometry, key, value.len(), expires));
@@ -67,10 +72,11 @@ pub fn encode_expiring_image<'a>(
         key: *key.key(),
         kind: if expires == 0 { RecordKind::Value } else { RecordKind::Expiring },
         value_len: value_len as u32,
-        value_crc: crc32c_append(value_crc, &suffix),
+        value_crc: crc32c_append(crc32c, &suffix),
         // Its place in the order is not known before its ring entry. A scan takes it for newer than all that were staged
         // before its Put began, whenever their pages were programmed.
         sequence: after,
+        packed: matches!(body, Body::Packed { .. }),
         form: Form::Long,
     };
     let (head, rest) = image.split_at_mut(record.header_bytes());

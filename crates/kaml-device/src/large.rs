@@ -58,7 +58,9 @@ impl Core {
             .map_err(|NoBlock| self.no_block_for(Purpose::Large))?;
         let stored = &image[record.stored_range()];
         let expires = record.expires(stored).expect("an encoded record");
-        let ticket = Ticket { namespace, key, version_of, image, record, expires, chunks, at, done: false };
+        let value_bytes = record.given_value_bytes(stored);
+        let ticket =
+            Ticket { namespace, key, version_of, image, record, value_bytes, expires, chunks, at, done: false };
         self.tickets.placed.insert(id, ticket);
         self.space.ticket_chunks += counted(chunks);
         Ok(id)

@@ -8,9 +8,11 @@
 //! buffer. One that is on flash is read by the driver next to the core, and handed in with its place: it counts if the record is still there.
 
 use crate::command::{Body, Condition, Expires, Op, StageError, refused_by};
+use crate::compression::unpacked_bytes;
 use crate::core::Core;
 use crate::error::Error;
 use crate::layout::Door;
+use crate::packing::PackedValue;
 use crate::reader::Buffered;
 use kaml_flash::ChunkAddr;
 use kaml_index::{FullKey, Key, Slot};
@@ -113,8 +115,10 @@ enum Content<'a> {
     Absent,
     Bytes(Cow<'a, [u8]>),
     Counter(i64),
-    /// A value that is in its pages before it is committed.
+    /// A value that is in its pages before it is committed, or that the batch has compressed: no counter is so long.
     Large(u64),
+    /// A value that is compressed in a write buffer.
+    Packed(PackedValue),
 }
 
 /// A key as of what is committed or staged.
@@ -196,6 +200,10 @@ impl Core {
                     let is_same = match (&content, expected) {
                         (Content::Absent, None) => true,
                         (Content::Bytes(bytes), Some(expected)) => **bytes == *expected,
+                        // Most that differ have another length. What has the same one is decompressed under the lock.
+                        (Content::Packed(packed), Some(expected)) => {
+                            packed.value_bytes() == Some(expected.len() as u64) && packed.unpack()? == *expected
+                        }
                         _ => false,
                     };
                     if !is_same {
@@ -227,6 +235,10 @@ impl Core {
                             let wrong = || refused_by(frame, Error::NotACounter { namespace, key: key(), bytes });
                             Some(i64::from_le_bytes(*number.ok_or_else(wrong)?))
                         }
+                        Content::Packed(packed) => {
+                            let bytes = packed.value_bytes().unwrap_or(0);
+                            return Err(refused_by(frame, Error::NotACounter { namespace, key: key(), bytes }).into());
+                        }
                         Content::Large(bytes) => {
                             return Err(refused_by(frame, Error::NotACounter { namespace, key: key(), bytes }).into());
                         }
@@ -246,8 +258,9 @@ impl Core {
     fn content_after<'a>(&self, op: &Op<'a>) -> Content<'a> {
         match op.body {
             Body::Value { value, .. } => Content::Bytes(Cow::Borrowed(value)),
+            Body::Packed { value, .. } => Content::Large(unpacked_bytes(value).unwrap_or(0)),
             Body::Placed { ticket } => {
-                Content::Large(self.tickets.placed.get(&ticket).map_or(0, |placed| placed.record.value_len.into()))
+                Content::Large(self.tickets.placed.get(&ticket).map_or(0, |placed| placed.value_bytes))
             }
             Body::Delete => Content::Absent,
         }
@@ -292,6 +305,7 @@ impl Core {
         let Some(slot) = slot else { return Ok(Present { content: Content::Absent, expires: 0, frame }) };
         let content = match self.read_slot(namespace, key, slot)? {
             Buffered::Value(bytes) => Content::Bytes(Cow::Owned(bytes)),
+            Buffered::Packed(packed) => Content::Packed(packed),
             Buffered::Absent => Content::Absent,
             Buffered::Programmed(_) => {
                 let base = bases.iter().find(|base| base.merge == number && base.at.0 == slot.at);

@@ -5,12 +5,14 @@
 //! Implements:       paper:KAML IV.B-C (namespaces, their logs and mapping tables).
 
 use crate::clock::DeviceClock;
+use crate::compression::Compression;
 use crate::expiries::Expiries;
 use crate::flash_index::ImageUse;
 use crate::format::part_list::list_bytes;
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::index::{IndexReader, IndexWriter};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
+use crate::packing::{AnyPacking, Compressed, Packing};
 use crate::superseded::Superseded;
 use crate::versioned::merge_policy::MergePolicy;
 use crate::versioned::state::{VersionOptions, Versioned, for_each_segment, segment_chunks};
@@ -74,12 +76,14 @@ pub struct NamespaceOptions {
     pub logs: Vec<u32>,
     /// Records expire after so many milliseconds, unless a Put requests something else. Only of records without versions.
     pub default_ttl_ms: Option<NonZeroU64>,
+    /// How values are stored. Only of records without versions.
+    pub compression: Compression,
 }
 
 impl NamespaceOptions {
     /// Options of a namespace of this kind, in all logs.
     pub fn new(kind: NamespaceKind) -> NamespaceOptions {
-        NamespaceOptions { kind, logs: Vec::new(), default_ttl_ms: None }
+        NamespaceOptions { kind, logs: Vec::new(), default_ttl_ms: None, compression: Compression::None }
     }
 
     /// Of records under such keys.
@@ -102,6 +106,11 @@ impl NamespaceOptions {
     pub fn with_ttl(self, ttl: std::time::Duration) -> NamespaceOptions {
         let ms = ttl.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX);
         NamespaceOptions { default_ttl_ms: NonZeroU64::new(ms), ..self }
+    }
+
+    /// The same, with values that are compressed so, where that saves room.
+    pub fn with_compression(self, compression: Compression) -> NamespaceOptions {
+        NamespaceOptions { compression, ..self }
     }
 }
 
@@ -134,6 +143,8 @@ pub struct NamespaceChange {
     pub merge_when_low: Option<Option<MergePolicy>>,
     /// After how many milliseconds records that are put from now on expire, or that they do not. Present records keep their times.
     pub default_ttl_ms: Option<Option<NonZeroU64>>,
+    /// How values that are put from now on are stored. Present records remain as they are.
+    pub compression: Option<Compression>,
 }
 
 /// A namespace, for a person.
@@ -157,6 +168,10 @@ pub struct NamespaceInfo {
     pub default_ttl_ms: Option<NonZeroU64>,
     /// Records that expire; 0 while its index is not loaded.
     pub expiring_count: u64,
+    /// How values that are put are stored.
+    pub compression: Compression,
+    /// What that came to since the device was opened.
+    pub compressed: Compressed,
 }
 
 impl NamespaceInfo {
@@ -189,6 +204,8 @@ pub(crate) struct NamespaceShared {
     pub(crate) next_expiry: AtomicU64,
     /// Records that are put expire after so many milliseconds, if nothing else is requested; 0: they do not.
     pub(crate) default_ttl_ms: AtomicU64,
+    /// How values are compressed.
+    pub(crate) packing: Packing,
     /// It has the large values of that namespace, and nobody else sees it.
     pub(crate) values_of: Option<u32>,
     /// Of a versioned namespace: the one of its large values; 0 before there is one.
@@ -256,6 +273,7 @@ pub(crate) fn count_chunks(
 pub(crate) struct Directory {
     /// Records of some namespace expire, or will; it stays so until the device is closed.
     has_expiry: AtomicBool,
+    pub(crate) any_packing: AnyPacking,
     spaces: RwLock<BTreeMap<u32, Arc<NamespaceShared>>>,
 }
 
@@ -334,6 +352,7 @@ impl Namespace {
                 used: AtomicBool::new(false),
                 next_expiry: AtomicU64::new(u64::MAX),
                 default_ttl_ms: AtomicU64::new(0),
+                packing: Packing::default(),
                 values_of,
                 values: AtomicU32::new(0),
             }),
@@ -355,6 +374,7 @@ impl Namespace {
         space.snapshot_entry = root.snapshot_entry;
         space.shared.next_expiry.store(root.next_expiry, Ordering::SeqCst);
         space.shared.default_ttl_ms.store(root.default_ttl_ms, Ordering::SeqCst);
+        space.shared.packing.set_method(root.compression);
         if let Some(versioned) = &mut space.versioned {
             (versioned.kept, versioned.kept_before) = (root.kept.clone(), root.kept_before);
             versioned.merge_when_low = root.merge_when_low;
@@ -376,6 +396,7 @@ impl Namespace {
             merge_when_low: self.merge_when_low(),
             next_expiry: self.shared.next_expiry.load(Ordering::SeqCst),
             default_ttl_ms: self.shared.default_ttl_ms.load(Ordering::SeqCst),
+            compression: self.shared.packing.method(),
             values_of: self.shared.values_of,
         }
     }
@@ -496,6 +517,8 @@ impl Namespace {
             loaded: self.is_loaded(),
             default_ttl_ms: NonZeroU64::new(self.shared.default_ttl_ms.load(Ordering::SeqCst)),
             expiring_count: self.expiries.len(),
+            compression: self.shared.packing.method(),
+            compressed: self.shared.packing.totals(),
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::format::root::{NamespaceRoot, Run};
 use crate::index::IndexWriter;
 use crate::layout::Layout;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, count_chunks};
+use crate::packing::check_compression;
 use crate::superseded::Superseded;
 use crate::versioned::state::Versioned;
 use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
@@ -87,6 +88,7 @@ impl Core {
         self.check_name(name)?;
         self.check_logs(&options.logs)?;
         check_ttl(&options.kind, options.default_ttl_ms)?;
+        check_compression(&options.kind, options.compression)?;
         let mut layout = match &options.kind {
             NamespaceKind::Records(keys) => Layout::Records(*keys),
             NamespaceKind::Blocks(blocks) => {
@@ -117,6 +119,8 @@ impl Core {
         let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
         space.snapshot_entry = self.log.journal.next_entry();
         space.set_default_ttl(options.default_ttl_ms);
+        space.shared.packing.set_method(options.compression);
+        self.catalog.directory.any_packing.note(options.compression);
         if space.may_expire() {
             self.catalog.directory.note_expiry();
         }
@@ -241,7 +245,9 @@ impl Core {
             self.check_logs(logs)?;
         }
         let space = &self.spaces[&id];
-        check_ttl(&space.info(id).kind, change.default_ttl_ms.flatten())?;
+        let kind = space.info(id).kind;
+        check_ttl(&kind, change.default_ttl_ms.flatten())?;
+        check_compression(&kind, change.compression.unwrap_or_default())?;
         let grown_name = change.name.as_ref().map_or(0, |name| name.len().saturating_sub(space.name.len()));
         let grown_logs = change.logs.as_ref().map_or(0, |logs| logs.len().saturating_sub(space.logs.len()));
         if grown_name + grown_logs > 0 {
@@ -257,6 +263,10 @@ impl Core {
             if ttl.is_some() {
                 self.catalog.directory.note_expiry();
             }
+        }
+        if let Some(compression) = change.compression {
+            space.shared.packing.set_method(compression);
+            self.catalog.directory.any_packing.note(compression);
         }
         space.name = change.name.clone().unwrap_or(current);
         space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());

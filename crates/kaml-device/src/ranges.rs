@@ -53,6 +53,7 @@ impl Core {
             value_len: body.len() as u32,
             value_crc: 0,
             sequence: self.log.sequence,
+            packed: false,
             form: Form::Long,
         };
         let header = RecordHeader::encode(&record);

@@ -10,15 +10,16 @@
 
 use crate::clock::DeviceClock;
 use crate::command::DIRECT_BYTES;
+use crate::compression::unpack;
 use crate::core::Core;
 use crate::error::Error;
-use crate::format::record::RecordHeader;
-use crate::format::record::suffix_bytes;
+use crate::format::record::{Record, RecordHeader, suffix_bytes};
 use crate::gate::{BlockGate, Pin};
 use crate::image::copy_checked;
 use crate::index::IndexReader;
 use crate::layout::{Door, Layout};
 use crate::namespace::{Directory, NamespaceShared};
+use crate::packing::PackedValue;
 use crate::secret::KeyDigester;
 use crate::versioned::VersionReader;
 use crate::versioned::version_bytes_max;
@@ -363,29 +364,63 @@ impl FlashRead {
         self.key.full()
     }
 
-    /// Where the value lies in the bytes that were read, if they are the record.
-    pub fn value(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
-        let (range, value_crc, after) = self.claimed(bytes)?;
+    /// The value among the bytes that were read, if they are the record.
+    pub fn value(&self, bytes: &[u8]) -> Result<FoundValue, Error> {
+        let (stored, record) = self.stored(bytes)?;
+        if record.packed {
+            let mut value = Vec::new();
+            self.unpack(&record, &bytes[stored], &mut value)?;
+            return Ok(FoundValue::Unpacked(value));
+        }
+        let own = self.own_bytes(&bytes[stored.clone()], record.expiry_bytes())?;
+        Ok(FoundValue::In(stored.start..stored.start + own))
+    }
+
+    /// Where what is stored after the header lies in the bytes that were read, and the header, if they are the record.
+    fn stored(&self, bytes: &[u8]) -> Result<(Range<usize>, Record), Error> {
+        let (range, record) = self.claimed(bytes)?;
         #[cfg(feature = "broken")]
         if crate::Broken::DropsValueChecksum.is() {
-            return Ok(range.start..range.start + self.own_bytes(&bytes[range], after)?);
+            return Ok((range, record));
         }
-        match crc_fast::crc32_iscsi(&bytes[range.clone()]) == value_crc {
-            true => Ok(range.start..range.start + self.own_bytes(&bytes[range], after)?),
+        match crc_fast::crc32_iscsi(&bytes[range.clone()]) == record.value_crc {
+            true => Ok((range, record)),
             false => Err(self.corrupt("its value's checksum does not match")),
         }
+    }
+
+    /// Decompresses the value of what is stored of a record. What follows it comes after it if the bytes of the key are not known.
+    #[cold]
+    fn unpack(&self, record: &Record, stored: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
+        let (packed, after) = self.packed_in(record, stored)?;
+        unpack(packed, into).map_err(|what| self.corrupt(what))?;
+        into.extend_from_slice(after);
+        Ok(())
+    }
+
+    /// The compressed value of what is stored of a record, and what follows it if the bytes of the key are not known.
+    fn packed_in<'a>(&self, record: &Record, stored: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Error> {
+        let own = self.own_bytes(stored, record.expiry_bytes())?;
+        let is_key_known = !self.key.full().long_bytes().is_empty();
+        let packed = if is_key_known { Some(own) } else { record.own_value_bytes(stored) };
+        let packed = packed.ok_or_else(|| self.corrupt("its key is missing"))?;
+        Ok(stored[..own].split_at(packed))
     }
 
     /// Copies the value out of the bytes that were read, if they are the record; `into` is left empty if they are not.
     pub fn copy_value(&self, bytes: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
         into.clear();
-        let (range, value_crc, after) = self.claimed(bytes)?;
+        let (range, record) = self.claimed(bytes)?;
+        if record.packed {
+            let (stored, record) = self.stored(bytes)?;
+            return self.unpack(&record, &bytes[stored], into);
+        }
         into.reserve(range.len());
-        if copy_checked(&bytes[range], |piece| into.extend_from_slice(piece)) != value_crc {
+        if copy_checked(&bytes[range], |piece| into.extend_from_slice(piece)) != record.value_crc {
             into.clear();
             return Err(self.corrupt("its value's checksum does not match"));
         }
-        let own = self.own_bytes(into, after).inspect_err(|_| into.clear())?;
+        let own = self.own_bytes(into, record.expiry_bytes()).inspect_err(|_| into.clear())?;
         into.truncate(own);
         Ok(())
     }
@@ -418,8 +453,9 @@ impl FlashRead {
         Error::Corrupt { namespace: self.namespace, key: self.key.full().to_buf(), at: self.at, what }
     }
 
-    /// Where the value lies, its checksum, and the bytes of the time at which it expires, if the header is the record's.
-    fn claimed(&self, bytes: &[u8]) -> Result<(Range<usize>, u32, usize), Error> {
+    /// Where what is stored after the header lies, and the header, if that is the record's.
+    #[inline]
+    fn claimed(&self, bytes: &[u8]) -> Result<(Range<usize>, Record), Error> {
         let corrupt = |what| self.corrupt(what);
         let record = RecordHeader::check(bytes).ok_or_else(|| corrupt("its header's checksum does not match"))?;
         if record.namespace != self.namespace || record.key != *self.key.key() || !record.kind.is_value() {
@@ -429,7 +465,26 @@ impl FlashRead {
         if range.end > bytes.len() {
             return Err(corrupt("its length does not match the index"));
         }
-        Ok((range, record.value_crc, record.expiry_bytes()))
+        Ok((range, record))
+    }
+}
+
+/// The value of a record among the bytes that were read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FoundValue {
+    /// It lies there.
+    In(Range<usize>),
+    /// It was compressed; this is the value.
+    Unpacked(Vec<u8>),
+}
+
+impl FoundValue {
+    /// The value itself, of the bytes that were read.
+    pub fn of<'a>(&'a self, bytes: &'a [u8]) -> &'a [u8] {
+        match self {
+            FoundValue::In(range) => &bytes[range.clone()],
+            FoundValue::Unpacked(value) => value,
+        }
     }
 }
 
@@ -440,6 +495,8 @@ pub enum Buffered {
     Absent,
     /// Its value.
     Value(Vec<u8>),
+    /// Its value, compressed.
+    Packed(PackedValue),
     /// It is on the medium by now, whole: one read gets it.
     Programmed(FlashRead),
 }
@@ -481,11 +538,16 @@ impl Core {
             self.log.writers.read(block.0, start, &mut bytes),
             "a record's buffers are kept until all are programmed"
         );
-        let range = read(bytes.len()).value(&bytes)?;
-        let len = range.len();
-        bytes.copy_within(range, 0);
-        bytes.truncate(len);
-        Ok(Buffered::Value(bytes))
+        let read = read(bytes.len());
+        let (stored, record) = read.stored(&bytes)?;
+        let own = read.own_bytes(&bytes[stored.clone()], record.expiry_bytes())?;
+        let packed = if record.packed { Some(read.packed_in(&record, &bytes[stored.clone()])?.0.len()) } else { None };
+        bytes.copy_within(stored.start..stored.start + own, 0);
+        bytes.truncate(own);
+        Ok(match packed {
+            Some(packed) => Buffered::Packed(PackedValue::new(bytes, packed, namespace, key.to_buf(), at)),
+            None => Buffered::Value(bytes),
+        })
     }
 
     /// Where a key's record should be.

@@ -148,6 +148,7 @@ impl Core {
         core.grow_up_to(medium.grows_up_to().and_then(|bytes| medium.blocks_in(bytes)).unwrap_or(0));
         for (id, space) in &spaces {
             core.catalog.directory.insert(*id, space.shared.clone());
+            core.catalog.directory.any_packing.note(space.shared.packing.method());
             if space.may_expire() {
                 core.catalog.directory.note_expiry();
             }

@@ -6,6 +6,7 @@
 //! Implements:       paper:KAML IV.D phase 1; docs/ARCHITECTURE.md "The life of a Put".
 
 use crate::command::{Body, Condition, DIRECT_BYTES, Op, StageError, refused_by};
+use crate::compression::unpacked_bytes;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::crc32c_append;
@@ -99,7 +100,9 @@ impl Core {
                 Layout::Records(_) | Layout::Blocks(_) => {}
             }
             match op.body {
-                Body::Value { value, .. } if stored_bytes(space, op, value) as u64 > value_max => {
+                Body::Value { value, .. } | Body::Packed { value, .. }
+                    if stored_bytes(space, op, value) as u64 > value_max =>
+                {
                     let bytes = stored_bytes(space, op, value) as u64;
                     return Err(Error::ValueTooLarge { bytes, max: value_max, namespace: None }.into());
                 }
@@ -111,6 +114,7 @@ impl Core {
                 Body::Value { value, .. } => {
                     assert!(space.layout.takes_value_of(value.len()), "units are written whole")
                 }
+                Body::Packed { .. } => assert!(space.layout.blocks().is_none(), "units are not compressed"),
                 Body::Delete => {}
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
@@ -178,10 +182,11 @@ impl Core {
         let placed = ops.iter().filter_map(|op| {
             let space = &self.spaces[&op.namespace];
             match (op.body, space.layout) {
-                (Body::Value { value, .. }, Layout::Records(_) | Layout::Blocks(_)) => {
+                (Body::Value { value, .. } | Body::Packed { value, .. }, Layout::Records(_) | Layout::Blocks(_)) => {
                     Some(self.log.chunks_of(record_bytes(op.key.key(), stored_bytes(space, op, value))))
                 }
-                (Body::Value { .. }, Layout::Versions(_)) | (Body::Placed { .. } | Body::Delete, _) => None,
+                (Body::Value { .. } | Body::Packed { .. }, Layout::Versions(_))
+                | (Body::Placed { .. } | Body::Delete, _) => None,
             }
         });
         placed.fold((0, 0), |(sum, longest), chunks| (sum + u64::from(chunks), longest.max(chunks)))
@@ -196,7 +201,7 @@ impl Core {
         for op in ops {
             let space = &self.spaces[&op.namespace];
             let payload = match op.body {
-                Body::Value { value, .. } => {
+                Body::Value { value, .. } | Body::Packed { value, .. } => {
                     let bytes = stored_bytes(space, op, value);
                     chunks += u64::from(self.log.chunks_of(record_bytes(op.key.key(), bytes)));
                     bytes
@@ -263,6 +268,7 @@ impl Core {
             value_len: 0,
             value_crc: 0,
             sequence: self.log.sequence,
+            packed: false,
             form: Form::Long,
         };
         // What the ring or the pages have in addition to header and value: the time of expiry, the suffix of a long key, the place of a large value.
@@ -278,7 +284,8 @@ impl Core {
                 header = RecordHeader::encode(&record);
                 ([&extra, &[], &[]], None)
             }
-            Body::Value { value, crc32c } => {
+            Body::Value { value, crc32c } | Body::Packed { value, crc32c } => {
+                record.packed = matches!(op.body, Body::Packed { .. });
                 extra = trailer(expires, &op.key);
                 record.kind = if expires == 0 { RecordKind::Value } else { RecordKind::Expiring };
                 record.value_len = (value.len() + extra.len()) as u32;
@@ -321,7 +328,8 @@ impl Core {
         let value_bytes = match op.body {
             Body::Delete => return self.log.counters.deletes += 1,
             Body::Value { value, .. } => value.len() as u64,
-            Body::Placed { ticket } => self.tickets.placed[&ticket].record.value_len.into(),
+            Body::Packed { value, .. } => unpacked_bytes(value).unwrap_or(0),
+            Body::Placed { ticket } => self.tickets.placed[&ticket].value_bytes,
         };
         self.log.counters.puts += 1;
         self.log.counters.host_bytes += value_bytes;

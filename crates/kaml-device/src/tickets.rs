@@ -18,6 +18,8 @@ pub(crate) struct Ticket {
     pub(crate) image: Arc<AlignedBuf>,
     pub(crate) record: Record,
     /// When it expires; 0 for never.
+    /// Bytes of the value as the caller gave it.
+    pub(crate) value_bytes: u64,
     pub(crate) expires: u64,
     pub(crate) chunks: u32,
     pub(crate) at: ChunkAddr,

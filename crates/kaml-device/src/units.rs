@@ -381,6 +381,7 @@ impl BlockChange {
         Ok(match newest {
             Buffered::Absent => Content::Absent(frame),
             Buffered::Value(bytes) => Content::Bytes(bytes),
+            Buffered::Packed(packed) => Content::Bytes(packed.unpack()?),
             Buffered::Programmed(read) => {
                 let erase_count = core.log.blocks.get(core.log.block_of(read.at.0)).erase_count;
                 let place = Place { at: read.at.0, erase_count };

@@ -79,8 +79,8 @@ impl World {
     fn place(&mut self, namespace: u32, key: FullKey<'_>, bytes: &[u8], time: u64) -> Result<u64, Cut> {
         let geometry = self.life.medium.geometry().clone();
         let buf = AlignedBuf::zeroed(expiring_image_bytes(&geometry, key, bytes.len(), time));
-        let (value, after) = ((bytes, crc_fast::crc32_iscsi(bytes)), self.life.core.last_sequence());
-        let image = encode_expiring_image(&geometry, namespace, key, value, after, time, buf);
+        let (value, crc32c, after) = (bytes, crc_fast::crc32_iscsi(bytes), self.life.core.last_sequence());
+        let image = encode_expiring_image(&geometry, namespace, key, Body::Value { value, crc32c }, after, time, buf);
         let ticket = loop {
             match self.life.core.place(namespace, key, image.clone()) {
                 Ok(ticket) => break ticket,
@@ -111,6 +111,7 @@ impl World {
             Found::Flash(read) => read,
             Found::Buffered => match self.life.core.read_buffered(space, key).unwrap() {
                 Buffered::Value(value) => return Some(value),
+                Buffered::Packed(packed) => return Some(packed.unpack().unwrap()),
                 Buffered::Programmed(read) => read,
                 Buffered::Absent => panic!("found, then not"),
             },
@@ -118,7 +119,7 @@ impl World {
         let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
         self.life.medium.execute(&mut io).unwrap();
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        Some(into[read.value(&into).unwrap()].to_vec())
+        Some(read.value(&into).unwrap().of(&into).to_vec())
     }
 
     fn contents(&mut self) -> BTreeMap<(u32, u64), Vec<u8>> {

@@ -141,7 +141,7 @@ impl Device {
             Found::Absent => Ok(None),
             Found::Flash(_) => {
                 let (read, bytes) = self.read(self.namespace, key);
-                Ok(Some(bytes[read.value(&bytes)?].to_vec()))
+                Ok(Some(read.value(&bytes)?.of(&bytes).to_vec()))
             }
             Found::Buffered => match self.core.read_buffered(self.namespace, Key::from(key)).unwrap() {
                 Buffered::Value(value) => Ok(Some(value)),
@@ -224,7 +224,7 @@ fn other_records_are_not_served() {
     }
     device.commit_root(true);
     let (read, bytes) = device.read(first, 1);
-    assert_eq!(bytes[read.value(&bytes).unwrap()], [11; 300]);
+    assert_eq!(read.value(&bytes).unwrap().of(&bytes), [11; 300]);
     for (namespace, key) in [(first, 2), (second, 1)] {
         let (_, other) = device.read(namespace, key);
         let mut into = vec![1, 2, 3];

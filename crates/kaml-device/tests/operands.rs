@@ -98,7 +98,7 @@ impl World {
                     let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
                     self.life.medium.execute(&mut io).unwrap();
                     let Io::Read { into, .. } = io else { unreachable!("still a read") };
-                    let value = into[read.value(&into).unwrap()].to_vec();
+                    let value = read.value(&into).unwrap().of(&into).to_vec();
                     self.reads += 1;
                     held.retain(|(other, ..)| *other != merge);
                     held.push((merge, read, value));

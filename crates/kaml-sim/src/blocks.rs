@@ -108,6 +108,7 @@ pub(crate) fn find(
             Ok(Found::Buffered) => match core.read_buffered(space, Key::from(span.unit)) {
                 Ok(Buffered::Absent) => break Located::Value(None),
                 Ok(Buffered::Value(value)) => break Located::Value(block_of(&value, &span.in_unit)),
+                Ok(Buffered::Packed(_)) => unreachable!("units are not compressed"),
                 Ok(Buffered::Programmed(read)) => break Located::Flash(read),
                 Err(FindError::Refused(error)) => return Err(error),
                 Err(FindError::NeedIndex) => core.load_index(medium, space)?,

@@ -113,6 +113,7 @@ pub fn find(core: &mut Core, reader: &Reader, medium: &dyn Medium, space: u32, k
             Ok(Found::Buffered) => match core.read_buffered(space, key) {
                 Ok(Buffered::Absent) => return Ok(Located::Value(None)),
                 Ok(Buffered::Value(value)) => return Ok(Located::Value(Some(value))),
+                Ok(Buffered::Packed(packed)) => return Ok(Located::Value(Some(packed.unpack()?))),
                 Ok(Buffered::Programmed(read)) => return Ok(Located::Flash(read)),
                 Err(FindError::Refused(error)) => return Err(error),
                 Err(FindError::NeedIndex) => core.load_index(medium, space)?,
@@ -133,6 +134,7 @@ fn find_by_image(core: &mut Core, medium: &dyn Medium, space: u32, key: &FullKey
     Some(match core.read_found(&image, *key, slot).ok()?? {
         Buffered::Absent => Located::Value(None),
         Buffered::Value(value) => Located::Value(Some(value)),
+        Buffered::Packed(packed) => Located::Value(Some(packed.unpack().ok()?)),
         Buffered::Programmed(read) => Located::Flash(read),
     })
 }
@@ -159,7 +161,8 @@ pub fn locate(
 
 /// The value that was read, or the block that it holds.
 pub fn value_of(read: &FlashRead, bytes: &[u8], block: Option<&Range<usize>>) -> Result<Option<Vec<u8>>, Error> {
-    let value = &bytes[read.value(bytes)?];
+    let found = read.value(bytes)?;
+    let value = found.of(bytes);
     Ok(block.map_or_else(|| Some(value.to_vec()), |block| blocks::block_of(value, block)))
 }
 

@@ -281,8 +281,8 @@ impl Put {
                     let expires = self.expires[i];
                     let (at, of) = core.place_of(*space, *key)?;
                     let buf = AlignedBuf::zeroed(expiring_image_bytes(core.geometry(), of, bytes.len(), expires));
-                    let (value, after) = ((&bytes[..], *crc32c), core.last_sequence());
-                    let image = encode_expiring_image(core.geometry(), at, of, value, after, expires, buf);
+                    let (body, after) = (Body::Value { value: bytes, crc32c: *crc32c }, core.last_sequence());
+                    let image = encode_expiring_image(core.geometry(), at, of, body, after, expires, buf);
                     *self.tickets[i].insert(core.place(*space, *key, image)?)
                 }
             };

@@ -424,6 +424,7 @@ impl Rig {
             Ok(Found::Flash(read)) => read,
             Ok(Found::Buffered) => match self.core.read_buffered(space, key) {
                 Ok(Buffered::Value(value)) => return self.found(host, &value),
+                Ok(Buffered::Packed(packed)) => return self.found(host, &packed.unpack()?),
                 Ok(Buffered::Programmed(read)) => read,
                 Ok(Buffered::Absent) => return self.found(host, &[]),
                 Err(FindError::NeedIndex) => unreachable!("found under the same core"),
@@ -453,14 +454,14 @@ impl Rig {
         result?;
         let Io::Read { into, .. } = io else { unreachable!("the operation of a read") };
         let read = self.hosts[host].reading.take().expect("a read completes one time");
-        let range = read.value(&into)?;
+        let found = read.value(&into)?;
         match &mut self.hosts[host].job {
             Job::Write { change } => {
-                change.supply(read, into[range].to_vec())?;
+                change.supply(read, found.of(&into).to_vec())?;
                 let when = self.controller.write(self.now_ns, 1);
                 self.tasks.push_back((when, Task::Stage(host)));
             }
-            _ => self.found(host, &into[range])?,
+            _ => self.found(host, found.of(&into))?,
         }
         self.buffers.push(into);
         Ok(())

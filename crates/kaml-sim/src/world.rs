@@ -475,7 +475,7 @@ impl World {
         let value = match result {
             Err(MediumError::Gone) => return Err(End::Cut),
             Err(error) => Err(Error::Medium(error)),
-            Ok(()) => read.value(&into).map(|range| into[range].to_vec()),
+            Ok(()) => read.value(&into).map(|found| found.of(&into).to_vec()),
         };
         match value.and_then(|value| put.supply(read, value)) {
             Ok(()) => self.submit(Command::Blocks(put)),

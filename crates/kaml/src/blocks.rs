@@ -10,7 +10,7 @@ use crate::driver::{By, Shared};
 use crate::sync::Instant;
 use crate::{Device, Error, Key, NamespaceId};
 use kaml_device::{
-    BlockChange, BlockInfo, BlockStep, Buffered, Error as CommandError, FindError, FlashRead, Found, Span,
+    BlockChange, BlockInfo, BlockStep, Buffered, Error as CommandError, FindError, FlashRead, Found, FoundValue, Span,
 };
 use kaml_flash::{ChunkAddr, Geometry};
 use std::ops::Range;
@@ -166,6 +166,7 @@ impl Shared {
         Ok(Some(match found {
             Buffered::Absent => OneUnit::Here(vec![0; bytes]),
             Buffered::Value(unit) => OneUnit::Here(unit[span.in_unit].to_vec()),
+            Buffered::Packed(packed) => OneUnit::Here(packed.unpack()?[span.in_unit].to_vec()),
             Buffered::Programmed(read) => OneUnit::Read(UnitRead { read, in_unit: span.in_unit }),
         }))
     }
@@ -189,6 +190,7 @@ fn take_unit(found: Buffered, span: Span, into: &mut [u8], geometry: &Geometry, 
     match found {
         Buffered::Absent => into[span.in_range].fill(0),
         Buffered::Value(bytes) => into[span.in_range].copy_from_slice(&bytes[span.in_unit]),
+        Buffered::Packed(_) => unreachable!("units are not compressed"),
         Buffered::Programmed(read) => {
             let part = Part { start: 0, read, in_unit: span.in_unit, into: span.in_range };
             match runs.last_mut().filter(|run| run.is_followed_by(&part, geometry)) {
@@ -216,7 +218,7 @@ pub(crate) struct UnitRead {
 impl UnitRead {
     /// Where the blocks lie in the bytes that were read, if they are the unit.
     pub(crate) fn blocks(&self, bytes: &[u8]) -> Result<Range<usize>, CommandError> {
-        let value = self.read.value(bytes)?;
+        let FoundValue::In(value) = self.read.value(bytes)? else { return Err(other_size(&self.read)) };
         let blocks = value.start + self.in_unit.start..value.start + self.in_unit.end;
         if blocks.end <= value.end { Ok(blocks) } else { Err(other_size(&self.read)) }
     }
@@ -260,7 +262,8 @@ impl Run {
     pub(crate) fn copy(&self, bytes: &[u8], into: &mut [u8]) -> Result<(), CommandError> {
         for part in &self.parts {
             let record = &bytes[part.start..part.start + part.read.bytes];
-            let value = &record[part.read.value(record)?];
+            let found = part.read.value(record)?;
+            let value = found.of(record);
             let blocks = value.get(part.in_unit.clone()).ok_or_else(|| other_size(&part.read))?;
             into[part.into.clone()].copy_from_slice(blocks);
         }

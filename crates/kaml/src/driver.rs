@@ -9,6 +9,7 @@
 mod by_image;
 mod large;
 mod merging;
+mod packing;
 mod reads;
 
 pub(crate) use by_image::load_read_images;
@@ -163,6 +164,14 @@ impl Shared {
     /// Executes an atomic Put and waits until it is durable.
     pub(crate) fn write(&self, by: By, ops: &mut [Op<'_>]) -> Result<(), Error> {
         let start = Instant::now();
+        match self.pack(ops) {
+            Some(packed) => self.write_stored(by, &mut packed.ops(ops), start),
+            None => self.write_stored(by, ops, start),
+        }
+    }
+
+    /// As [`Shared::write`], of values as they are to be stored.
+    pub(crate) fn write_stored(&self, by: By, ops: &mut [Op<'_>], start: Instant) -> Result<(), Error> {
         let placed = self.place_large(by, ops)?;
         let written = self.stage(by, ops).and_then(|(core, frame)| self.wait_committed(core, frame));
         self.finish(placed, written.is_ok());
@@ -181,6 +190,13 @@ impl Shared {
 
     /// Fixes the place of an atomic Put in the order of commits; returns the frame that carries it.
     pub(crate) fn submit(&self, by: By, ops: &mut [Op<'_>]) -> Result<u64, Error> {
+        match self.pack(ops) {
+            Some(packed) => self.submit_stored(by, &mut packed.ops(ops)),
+            None => self.submit_stored(by, ops),
+        }
+    }
+
+    fn submit_stored(&self, by: By, ops: &mut [Op<'_>]) -> Result<u64, Error> {
         let placed = self.place_large(by, ops)?;
         let staged = self.stage(by, ops).map(|(_, frame)| frame);
         self.finish(placed, staged.is_ok());

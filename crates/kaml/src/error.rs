@@ -120,6 +120,9 @@ pub enum Error {
     /// A time to live of a namespace that holds something else than records without versions.
     #[error("a namespace of {0} takes no time to live")]
     BadTimeToLive(&'static str),
+    /// Compression of a namespace that holds something else than records.
+    #[error("a namespace of {0} cannot compress: create it without compression")]
+    BadCompression(&'static str),
     /// A record of a namespace whose records expire, in a store: it would show what it has cached beyond that time.
     #[error(
         "records of namespace {0} expire, so a store cannot cache them; use the device, or a namespace without a time to live"

@@ -118,6 +118,7 @@ impl Shared {
             bytes = bytes.saturating_add(match &found {
                 Lookup::Absent => 0,
                 Lookup::Value => value.len(),
+                Lookup::Packed(packed) => packed.value_bytes().unwrap_or(0) as usize,
                 Lookup::Read(read) => read.bytes,
             });
             if bytes > bytes_max && place > 0 {
@@ -127,6 +128,7 @@ impl Shared {
             match found {
                 Lookup::Absent => {}
                 Lookup::Value => values[place] = Some(value),
+                Lookup::Packed(packed) => values[place] = Some(packed.unpack()?),
                 Lookup::Read(read) => reads.push((place, read)),
             }
         }

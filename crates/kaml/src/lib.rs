@@ -138,6 +138,20 @@ pub use kaml_device::{Activity, BlockState, CollectionActivity, LogActivity, Ope
 pub use kaml_device::{BlockInfo, BlockOptions};
 /// # Examples
 /// ```
+/// use kaml::{Compression, CreateOptions, Device, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let options = NamespaceOptions::default().with_compression(Compression::Zstd);
+/// let pages = device.ensure_namespace("pages", &options)?;
+/// let page = "<p>The same words again. ".repeat(100);
+/// pages.put("home", page.as_bytes())?;
+/// assert_eq!(pages.get("home")?.as_deref(), Some(page.as_bytes()));
+/// assert!(pages.info()?.compressed.ratio() < 0.1);
+/// # Ok::<(), kaml::Error>(())
+/// ```
+pub use kaml_device::{Compressed, Compression, UnknownCompression};
+/// # Examples
+/// ```
 /// use kaml::{CreateOptions, Device, Error, Key, KeyBuf, KeyKind, NamespaceOptions};
 ///
 /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;

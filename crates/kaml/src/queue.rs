@@ -256,15 +256,22 @@ impl AsyncQueue {
     }
 
     fn submit(&mut self, token: u64, ops: &mut [Op<'_>]) -> Result<(), Error> {
+        let start = Instant::now();
+        match self.shared.pack(ops) {
+            Some(packed) => self.submit_stored(token, &mut packed.ops(ops), start),
+            None => self.submit_stored(token, ops, start),
+        }
+    }
+
+    fn submit_stored(&mut self, token: u64, ops: &mut [Op<'_>], start: Instant) -> Result<(), Error> {
         let reader = &self.shared.reader;
         let is_large = |op: &Op<'_>| op.stored_bytes().is_some_and(|bytes| reader.places_first(op.namespace, bytes));
         if ops.iter().any(is_large) {
-            self.shared.write(self.by, ops)?;
+            self.shared.write_stored(self.by, ops, start)?;
             self.ready.push(Answer { token, result: Ok(None) });
             return Ok(());
         }
         self.ask_to_be_woken();
-        let start = Instant::now();
         let shared = self.shared.clone();
         shared.prefetch(ops);
         let (mut core, frame) = match self.stage(&shared, ops) {

@@ -133,6 +133,7 @@ impl Snapshot {
         match self.find(&self.records(namespace)?, namespace, &key, value)? {
             Lookup::Absent => return Ok(false),
             Lookup::Value => {}
+            Lookup::Packed(packed) => *value = packed.unpack()?,
             Lookup::Read(read) => shared.read(&read, value)?,
         }
         Ok(true)
@@ -222,6 +223,7 @@ impl Snapshot {
                         *out = value;
                         Lookup::Value
                     }
+                    Buffered::Packed(packed) => Lookup::Packed(packed),
                     Buffered::Programmed(read) => Lookup::Read(read),
                 },
             })

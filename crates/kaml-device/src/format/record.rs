@@ -5,6 +5,7 @@
 
 use super::version::VersionStamp;
 use crate::command::DIRECT_BYTES;
+use crate::compression::{unpack, unpacked_bytes};
 use kaml_index::{FullKey, KEY_BYTES_MAX, Key, KeyBuf};
 use std::ops::{Deref, Range};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -18,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |      4 |     4 | `value_crc`  | CRC32C over these bytes                                          |
 /// |      8 |     4 | `namespace`  | the namespace, at most [`NAMESPACE_MAX`]; 0 is never used        |
 /// |     12 |     4 | `value_len`  | bytes of the value, and of the suffix after it if there is one   |
-/// |     16 |     8 | `tag`        | bits 0..48 sequence, 48..56 key length (1..=16, 17: a digest), 56..64 the kind |
+/// |     16 |     8 | `tag`        | bits 0..48 sequence, 48..56 key length (1..=16, 17: a digest), 56..63 the kind, 63 the value is compressed |
 /// |     24 |    16 | `key`        | the key, zero-padded; of one above 16 bytes its digest           |
 ///
 /// If the key is a digest, a suffix follows the value: the bytes of the key, then their number (`u16`). In a record that expires, the time of
@@ -43,7 +44,7 @@ struct LongHeader {
 /// |      6 |     2 | `value_len`    | bytes of the value, and of the time after it if there is one                       |
 /// |      8 |     4 | `namespace`    | the namespace; bit 31 is set, as it never is in the long form                      |
 /// |     12 |     6 | `sequence`     | the sequence                                                                       |
-/// |     18 |     1 | `kind`         | 1, 2 or 8                                                                          |
+/// |     18 |     1 | `kind`         | 1, 2 or 8; bit 7: the value is compressed                                          |
 /// |     19 |     1 | `key_len`      | bytes of the key, 1 to 16                                                          |
 /// |     20 |       | key            | as many bytes                                                                      |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -74,6 +75,8 @@ const SHORT_BYTES: usize = 20;
 const SHORT_CHECKED_FROM: usize = 6;
 /// Of the four bytes of the namespace.
 const IS_SHORT: u32 = 1 << 31;
+/// Of the byte with the kind.
+const IS_PACKED: u8 = 1 << 7;
 
 /// The last number that a namespace can have: the bit above it distinguishes the forms of a header.
 pub(crate) const NAMESPACE_MAX: u32 = IS_SHORT - 1;
@@ -218,6 +221,19 @@ impl RecordKind {
         })
     }
 
+    /// The kind, and whether the value is compressed.
+    #[inline]
+    fn of_byte(byte: u8) -> Option<(RecordKind, bool)> {
+        let (kind, packed) = (RecordKind::of_code(byte & !IS_PACKED)?, byte & IS_PACKED != 0);
+        (!packed || kind.may_be_packed()).then_some((kind, packed))
+    }
+
+    /// Whether it has a value that can be compressed, or names one.
+    #[inline]
+    fn may_be_packed(self) -> bool {
+        self.is_value() || self.is_mapping()
+    }
+
     /// The kind of a mapping of such a record.
     pub(crate) fn mapping(self) -> RecordKind {
         if self == RecordKind::Expiring { RecordKind::ExpiringMapping } else { RecordKind::Mapping }
@@ -233,6 +249,8 @@ pub(crate) struct Record {
     pub(crate) value_len: u32,
     pub(crate) value_crc: u32,
     pub(crate) sequence: u64,
+    /// Its value is compressed ([`crate::compression`]).
+    pub(crate) packed: bool,
     /// How its header is written.
     pub(crate) form: Form,
 }
@@ -257,7 +275,7 @@ impl RecordHeader {
         assert!(record.namespace <= NAMESPACE_MAX, "the numbers of namespaces are bounded when they are created");
         let (key, key_code) = record.key.stored();
         let tag =
-            (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | u64::from(record.kind.code()) << 56;
+            (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | u64::from(record.kind_code()) << 56;
         let mut header = LongHeader {
             header_crc: U32::ZERO,
             value_crc: record.value_crc.into(),
@@ -281,7 +299,7 @@ impl RecordHeader {
             value_len: value_len.into(),
             namespace: (record.namespace | IS_SHORT).into(),
             sequence,
-            kind: record.kind.code(),
+            kind: record.kind_code(),
             key_len: record.key.len() as u8,
         };
         let len = Form::Short.header_bytes(&record.key);
@@ -322,13 +340,15 @@ impl RecordHeader {
             return None;
         }
         let tag = header.tag.get();
+        let (kind, packed) = RecordKind::of_byte((tag >> 56) as u8)?;
         Some(Record {
             namespace: header.namespace.get(),
             key: Key::of_stored(&header.key, (tag >> 48) as u8)?,
-            kind: RecordKind::of_code((tag >> 56) as u8)?,
+            kind,
             value_len: header.value_len.get(),
             value_crc: header.value_crc.get(),
             sequence: tag & Self::SEQUENCE_MASK,
+            packed,
             form: Form::Long,
         })
     }
@@ -342,13 +362,15 @@ impl RecordHeader {
         }
         let mut sequence = [0; 8];
         sequence[..6].copy_from_slice(&header.sequence);
+        let (kind, packed) = RecordKind::of_byte(header.kind)?;
         Some(Record {
             namespace: header.namespace.get() & !IS_SHORT,
             key,
-            kind: RecordKind::of_code(header.kind).filter(|kind| kind.may_be_short())?,
+            kind: Some(kind).filter(|kind| kind.may_be_short())?,
             value_len: header.value_len.get().into(),
             value_crc: header.crc.get() ^ header_crc,
             sequence: u64::from_le_bytes(sequence),
+            packed,
             form: Form::Short,
         })
     }
@@ -362,6 +384,11 @@ fn header_check(crc: u32) -> u16 {
 }
 
 impl Record {
+    #[inline]
+    fn kind_code(&self) -> u8 {
+        self.kind.code() | if self.packed { IS_PACKED } else { 0 }
+    }
+
     /// Bytes of the value (or what is in its place) after the header in the ring.
     pub(crate) fn ring_payload_bytes(&self) -> usize {
         match self.kind {
@@ -434,6 +461,19 @@ impl Record {
         stored.len().checked_sub(suffix + self.expiry_bytes())
     }
 
+    /// Whether its value can be decompressed, if it is compressed.
+    pub(crate) fn can_be_unpacked(&self, stored: &[u8]) -> bool {
+        let own = || stored.get(..self.own_value_bytes(stored)?);
+        !self.packed || own().is_some_and(|own| unpack(own, &mut Vec::new()).is_ok())
+    }
+
+    /// Bytes of the value as a caller gave it, for what counts them; of one that is damaged as many as are stored.
+    pub(crate) fn given_value_bytes(&self, stored: &[u8]) -> u64 {
+        let Some(own) = self.own_value_bytes(stored) else { return stored.len() as u64 };
+        let unpacked = if self.packed { unpacked_bytes(&stored[..own]) } else { None };
+        unpacked.unwrap_or(own as u64)
+    }
+
     /// Bytes of the time at which it expires.
     #[inline]
     pub(crate) fn expiry_bytes(&self) -> usize {
@@ -455,7 +495,7 @@ impl Record {
 pub fn key_of_stored(digest: &Key, stored: &[u8]) -> Option<KeyBuf> {
     let (namespace, value_len, value_crc, sequence) = (0, 0, 0, 0);
     let (key, kind, form) = (*digest, RecordKind::Value, Form::Long);
-    let record = Record { namespace, key, kind, value_len, value_crc, sequence, form };
+    let record = Record { namespace, key, kind, value_len, value_crc, sequence, packed: false, form };
     record.full_key(stored).map(|key| key.to_buf())
 }
 

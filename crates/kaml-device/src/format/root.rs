@@ -7,6 +7,7 @@
 
 use super::crc32c_append;
 use super::record::NAMESPACE_MAX;
+use crate::compression::Compression;
 use crate::error::RootError;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::secret::Secret;
@@ -56,6 +57,8 @@ pub(crate) struct NamespaceRoot {
     pub(crate) next_expiry: u64,
     /// Its records expire after so many milliseconds by default; 0: they do not.
     pub(crate) default_ttl_ms: u64,
+    /// How its values are compressed.
+    pub(crate) compression: Compression,
     /// It has the large values of this versioned namespace.
     pub(crate) values_of: Option<u32>,
 }
@@ -97,10 +100,10 @@ const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
 /// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire, version 15 large values of versioned namespaces, version 16 short
-/// headers of records, version 17 lists of parts; an older root is one without them. There are
+/// headers of records, version 17 lists of parts, version 18 compressed values; an older root is one without them. There are
 /// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
 /// refuses a device that has any of these.
-const VERSION: u32 = 17;
+const VERSION: u32 = 18;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -114,6 +117,8 @@ const WITH_SECRET: u32 = 12;
 const WITH_EXPIRY: u32 = 14;
 /// The first version with lists of parts.
 const WITH_PARTS: u32 = 17;
+/// The first version with how namespaces compress.
+const WITH_COMPRESSION: u32 = 18;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
@@ -159,6 +164,7 @@ impl Root {
         for namespace in &self.namespaces {
             w.u32(namespace.snapshot.as_ref().map_or(0, |snapshot| snapshot.list_bytes));
         }
+        w.0.extend(self.namespaces.iter().map(|namespace| namespace.compression.code()));
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
         w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -243,6 +249,11 @@ impl Root {
                     (list, Some(snapshot)) if u64::from(list) < snapshot.bytes => snapshot.list_bytes = list,
                     (_, _) => return None,
                 }
+            }
+        }
+        if version >= WITH_COMPRESSION {
+            for namespace in &mut root.namespaces {
+                namespace.compression = Compression::of_code(r.u8()?)?;
             }
         }
         r.0.is_empty().then_some(root)
@@ -385,6 +396,7 @@ impl NamespaceRoot {
             merge_when_low,
             next_expiry: u64::MAX,
             default_ttl_ms: 0,
+            compression: Compression::None,
             values_of,
         })
     }
@@ -457,6 +469,9 @@ impl<'a> Reader<'a> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(head)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.take(1).map(|byte| byte[0])
     }
     fn u32(&mut self) -> Option<u32> {
         Some(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))

@@ -7,6 +7,7 @@ use super::oob::{Extent, Oob, PageOob, entries_of_block, extents};
 use super::record::{Form, Record, RecordHeader, RecordKind, suffix, trailer};
 use super::root::{DecodeError, HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use super::version::{Directory, Entry, VersionStamp};
+use crate::compression::Compression;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::secret::Secret;
 use crate::versioned::Again;
@@ -29,6 +30,7 @@ fn record() -> Record {
         value_len: 5,
         value_crc: crc_fast::crc32_iscsi(b"value"),
         sequence: 0x1234,
+        packed: false,
         form: Form::Long,
     }
 }
@@ -57,6 +59,7 @@ fn root() -> Root {
                 merge_when_low: None,
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                compression: Compression::None,
                 values_of: None,
             },
             NamespaceRoot {
@@ -76,6 +79,7 @@ fn root() -> Root {
                 merge_when_low: None,
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                compression: Compression::None,
                 values_of: None,
             },
             NamespaceRoot {
@@ -94,6 +98,7 @@ fn root() -> Root {
                 merge_when_low: None,
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                compression: Compression::None,
                 values_of: None,
             },
             NamespaceRoot {
@@ -112,6 +117,7 @@ fn root() -> Root {
                 merge_when_low: Some(MergePolicy { keep_last: 3, keep_for_ns: 0x0102_0304_0506, keep_internal: true }),
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                compression: Compression::None,
                 values_of: None,
             },
             NamespaceRoot {
@@ -130,6 +136,7 @@ fn root() -> Root {
                 merge_when_low: Some(MergePolicy::default()),
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
+                compression: Compression::None,
                 values_of: None,
             },
             of_records(6, "any", KeyKind::Any),
@@ -173,6 +180,7 @@ fn of_records(id: u32, name: &str, keys: KeyKind) -> NamespaceRoot {
         merge_when_low: None,
         next_expiry: u64::MAX,
         default_ttl_ms: 0,
+        compression: Compression::None,
         values_of: None,
     }
 }
@@ -214,12 +222,26 @@ fn golden_bytes() {
         &mut entry,
     );
     assert_eq!(hex(&entry), "4f4f42321c876a6b018000000000000003000000000000000200010124232221");
-    let bytes = root_with_parts().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&as_version(15, &bytes)), 1_162_116_445, "but for its version");
+    let mut bytes = root_with_parts().encode(UUID);
+    let before_compression = as_version(15, &encode_short_by(&root_with_parts(), 0));
+    assert_eq!(crc_fast::crc32_iscsi(&before_compression), 1_162_116_445, "but for its version");
     let expiry = "0807060504030000".to_owned() + "0605040302010000" + "e803000000000000" + "ffffffffffffffff";
     assert!(hex(&bytes).contains(&expiry), "the clock, and what the first namespace has on expiry");
-    assert!(hex(&bytes).ends_with(&("40000000".to_owned() + &"00".repeat(4 * 6))), "the lists of parts");
+    assert!(
+        hex(&bytes).ends_with(&("40000000".to_owned() + &"00".repeat(4 * 6 + 7))),
+        "the lists of parts, and no compression"
+    );
     assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_parts()));
+    assert!(
+        Root::decode(&as_version(17, &before_compression), UUID) == Ok(root_with_parts()),
+        "as version 17 wrote it"
+    );
+    let mut compressing = root_with_parts();
+    (compressing.namespaces[0].compression, compressing.namespaces[5].compression) =
+        (Compression::Zstd, Compression::Lz4);
+    bytes = compressing.encode(UUID);
+    assert!(hex(&bytes).ends_with("02000000000100"), "how namespaces compress");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(compressing));
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -236,7 +258,7 @@ fn golden_bytes() {
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
 ///         the root, 5 no merges because there is no space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
 ///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes, 13 no records that expire,
-///         16 no lists of parts.
+///         16 no lists of parts, 17 no compression.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -294,7 +316,8 @@ fn older_roots_open() {
 fn lists_of_parts_fit_their_images() {
     for (namespace, list_bytes, fits) in [(0, 19_999u32, true), (0, 20_000, false), (5, 1, false)] {
         let mut bytes = root().encode(UUID);
-        let at = bytes.len() - 4 * (root().namespaces.len() - namespace);
+        let count = root().namespaces.len();
+        let at = bytes.len() - count - 4 * (count - namespace);
         bytes[at..at + 4].copy_from_slice(&list_bytes.to_le_bytes());
         let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -353,10 +376,10 @@ fn encode_without(root: &Root, count: usize) -> Vec<u8> {
     encode_short_by(root, 8 + (16 + 4) * root.namespaces.len() + count)
 }
 
-/// The root without its last bytes; its checksum is wrong.
+/// The root without what version 18 has last, and so many bytes before; its checksum is wrong.
 fn encode_short_by(root: &Root, count: usize) -> Vec<u8> {
     let mut bytes = root.encode(UUID);
-    bytes.truncate(bytes.len() - count);
+    bytes.truncate(bytes.len() - root.namespaces.len() - count);
     let len = (bytes.len() - HEADER_BYTES) as u32;
     bytes[8..12].copy_from_slice(&len.to_le_bytes());
     bytes

@@ -213,6 +213,7 @@ impl Core {
                     return Err(StageError::NeedIndex(values));
                 }
             }
+            Body::Packed { .. } => unreachable!("versions are not compressed"),
             Body::Value { .. } | Body::Delete => {}
         }
         if !space.is_loaded() {
@@ -308,7 +309,7 @@ impl Core {
         let user_version = space.with_versions(|v| v.timeline().present()).expect("checked") + pending;
         let mut head = VersionStamp { time_ns: self.time_ns, user_version }.encode().to_vec();
         let (kind, record_kind, value) = match op.body {
-            Body::Value { value, .. } => (Kind::Value, RecordKind::Version, value),
+            Body::Value { value, .. } | Body::Packed { value, .. } => (Kind::Value, RecordKind::Version, value),
             Body::Delete => (Kind::Tombstone, RecordKind::VersionTombstone, &[][..]),
             Body::Placed { ticket } => {
                 let number = self.tickets.placed[&ticket].key.as_u64();
@@ -318,7 +319,7 @@ impl Core {
             }
         };
         let (value_len, value_crc) = match op.body {
-            Body::Value { value, crc32c } => (value.len() as u32, crc32c),
+            Body::Value { value, crc32c } | Body::Packed { value, crc32c } => (value.len() as u32, crc32c),
             Body::Delete => (0, crc_fast::crc32_iscsi(&[])),
             Body::Placed { ticket } => {
                 let placed = &self.tickets.placed[&ticket].record;
@@ -342,6 +343,7 @@ impl Core {
             value_len,
             value_crc,
             sequence: self.log.sequence,
+            packed: false,
             form: Form::Long,
         };
         let staged = Staged::version(op.namespace, *op.key.key(), self.log.sequence);
@@ -418,6 +420,7 @@ impl Core {
             value_len: 0,
             value_crc: 0,
             sequence: self.log.sequence,
+            packed: false,
             form: Form::Long,
         };
         let stamp = VersionStamp { time_ns: self.time_ns, user_version: kind }.encode();

@@ -150,6 +150,7 @@ impl Core {
         match self.read_buffered(values, Key::from(number))? {
             Buffered::Absent => Ok(None),
             Buffered::Value(value) => Ok(Some(value)),
+            Buffered::Packed(packed) => Ok(Some(packed.unpack()?)),
             Buffered::Programmed(read) => {
                 let mut value = Vec::new();
                 crate::metadata::read_again(|| {

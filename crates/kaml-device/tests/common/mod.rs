@@ -151,6 +151,7 @@ impl Life {
             Found::Flash(read) => read,
             Found::Buffered => match self.core.read_buffered(namespace, key).unwrap() {
                 Buffered::Value(value) => return Some(value),
+                Buffered::Packed(packed) => return Some(packed.unpack().unwrap()),
                 Buffered::Programmed(read) => read,
                 Buffered::Absent => panic!("found, then not"),
             },
@@ -158,7 +159,7 @@ impl Life {
         let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
         self.medium.execute(&mut io).unwrap();
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        Some(into[read.value(&into).unwrap()].to_vec())
+        Some(read.value(&into).unwrap().of(&into).to_vec())
     }
 
     /// Each block holds what is accounted for it.

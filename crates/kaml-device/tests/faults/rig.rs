@@ -226,6 +226,7 @@ impl Rig {
             Found::Flash(read) => read,
             Found::Buffered => match self.core.read_buffered(self.namespace, key).unwrap() {
                 Buffered::Value(value) => return Some(value),
+                Buffered::Packed(packed) => return Some(packed.unpack().unwrap()),
                 Buffered::Programmed(read) => read,
                 Buffered::Absent => panic!("found, then not"),
             },
@@ -233,7 +234,7 @@ impl Rig {
         let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
         self.medium.execute(&mut io).unwrap();
         let Io::Read { into, .. } = io else { unreachable!() };
-        Some(into[read.value(&into).unwrap()].to_vec())
+        Some(read.value(&into).unwrap().of(&into).to_vec())
     }
 
     pub(crate) fn compare(&mut self, model: &BTreeMap<u64, Vec<u8>>, keys: u64) {

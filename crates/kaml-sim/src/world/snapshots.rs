@@ -136,6 +136,7 @@ impl World {
             None => return Ok(()), // its index is lost
             Some(Buffered::Absent) => None,
             Some(Buffered::Value(value)) => Some(value),
+            Some(Buffered::Packed(packed)) => Some(packed.unpack()?),
             Some(Buffered::Programmed(read)) => {
                 let id = self.start_read(&read);
                 self.readings.insert(id, Reading { read, address, expected, block: None });

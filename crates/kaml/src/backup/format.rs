@@ -7,7 +7,8 @@
 mod piece;
 
 use kaml_device::{
-    BackupMark, BlockOptions, Key, KeyKind, MergePolicy, NamespaceInfo, NamespaceKind, VersionOptions, VersionsAt,
+    BackupMark, BlockOptions, Compression, Key, KeyKind, MergePolicy, NamespaceInfo, NamespaceKind, VersionOptions,
+    VersionsAt,
 };
 use kaml_versions::{BloomOptions, Index, Kind, Parameters, Timeline, Version};
 pub(super) use piece::{Piece, PieceHeader, PieceKind, TRAILER_BYTES, decode_trailer, encode_trailer};
@@ -165,6 +166,8 @@ pub(super) struct Described {
     pub(super) count: u64,
     /// Its records expire after so many milliseconds by default; 0: they do not.
     pub(super) default_ttl_ms: u64,
+    /// How its values are compressed.
+    pub(super) compression: Compression,
     pub(super) holds: Holds,
 }
 
@@ -201,7 +204,8 @@ impl Described {
             }
         };
         let default_ttl_ms = info.default_ttl_ms.map_or(0, NonZeroU64::get);
-        Described { id: info.id, name: info.name.clone(), logs: info.logs.clone(), count, default_ttl_ms, holds }
+        let (name, logs, compression) = (info.name.clone(), info.logs.clone(), info.compression);
+        Described { id: info.id, name, logs, count, default_ttl_ms, compression, holds }
     }
 
     /// | bytes | meaning                                                                                   |
@@ -213,7 +217,8 @@ impl Described {
     /// |     4 | how many logs are listed                                                                  |
     /// |     8 | records, units or versions                                                                |
     /// |     … | the name; 4 bytes for each log; what follows depends on what it holds                     |
-    /// |     8 | of records that expire by default: after how many milliseconds; else nothing              |
+    /// |     8 | of records that expire by default, or are compressed: after how many milliseconds, 0 for never; else nothing |
+    /// |     1 | of records that are compressed: 1 LZ4, 2 Zstandard; else nothing                          |
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.id.to_le_bytes().to_vec();
         let (kind, keys) = match &self.holds {
@@ -228,8 +233,15 @@ impl Described {
         bytes.extend(self.name.as_bytes());
         bytes.extend(self.logs.iter().flat_map(|log| log.to_le_bytes()));
         match &self.holds {
-            Holds::Records(_) if self.default_ttl_ms == 0 => {}
-            Holds::Records(_) => bytes.extend(self.default_ttl_ms.to_le_bytes()),
+            Holds::Records(_) => {
+                let is_compressed = self.compression != Compression::None;
+                if self.default_ttl_ms != 0 || is_compressed {
+                    bytes.extend(self.default_ttl_ms.to_le_bytes());
+                }
+                if is_compressed {
+                    bytes.push(self.compression.code());
+                }
+            }
             Holds::Blocks(blocks) => {
                 bytes.extend(blocks.block_bytes.to_le_bytes());
                 bytes.extend(blocks.unit_bytes.to_le_bytes());
@@ -248,11 +260,16 @@ impl Described {
         let name = std::str::from_utf8(rest.bytes(name_len)?).ok()?.to_owned();
         let logs = rest.bytes(log_count.checked_mul(4)?)?;
         let logs = logs.chunks_exact(4).map(|log| u32::from_le_bytes([log[0], log[1], log[2], log[3]])).collect();
-        let mut default_ttl_ms = 0;
+        let (mut default_ttl_ms, mut compression) = (0, Compression::None);
         let holds = match kind {
             1 => {
                 if !rest.is_empty() {
-                    default_ttl_ms = rest.u64().filter(|ttl| *ttl != 0)?;
+                    default_ttl_ms = rest.u64()?;
+                    if !rest.is_empty() {
+                        compression = Compression::of_code(rest.u8()?).filter(|method| *method != Compression::None)?;
+                    } else if default_ttl_ms == 0 {
+                        return None;
+                    }
                 }
                 Holds::Records(keys_of_code(keys)?)
             }
@@ -264,7 +281,7 @@ impl Described {
             _ => return None,
         };
         let is_sound = rest.is_empty() && id > 0 && (1..=NAME_BYTES_MAX).contains(&name_len);
-        is_sound.then_some(Described { id, name, logs, count, default_ttl_ms, holds })
+        is_sound.then_some(Described { id, name, logs, count, default_ttl_ms, compression, holds })
     }
 }
 

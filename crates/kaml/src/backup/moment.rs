@@ -135,6 +135,7 @@ impl<'a> Moment<'a> {
         match found {
             Buffered::Absent => return Ok(None),
             Buffered::Value(value) => stored = value,
+            Buffered::Packed(packed) => stored = packed.unpack()?,
             Buffered::Programmed(read) => self.shared.read_with(read.at, read.bytes, |bytes| {
                 expires = read.expires(bytes);
                 read.copy_value(bytes, &mut stored)

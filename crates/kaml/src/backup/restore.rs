@@ -333,11 +333,12 @@ impl<'a> Restore<'a> {
                         Holds::Records(_) | Holds::Blocks(_) => None,
                     };
                     let name = Some(new.name.clone());
-                    let default_ttl_ms = match &new.holds {
-                        Holds::Records(_) => Some(NonZeroU64::new(new.default_ttl_ms)),
-                        Holds::Blocks(_) | Holds::Versions(..) => None,
+                    let (default_ttl_ms, compression) = match &new.holds {
+                        Holds::Records(_) => (Some(NonZeroU64::new(new.default_ttl_ms)), Some(new.compression)),
+                        Holds::Blocks(_) | Holds::Versions(..) => (None, None),
                     };
-                    let change = NamespaceChange { name, logs: Some(logs), merge_when_low, default_ttl_ms };
+                    let change =
+                        NamespaceChange { name, logs: Some(logs), merge_when_low, default_ttl_ms, compression };
                     self.device.set_namespace(target.id, &change)?;
                     target.described = new;
                 }
@@ -368,6 +369,7 @@ impl<'a> Restore<'a> {
         };
         let mut options = NamespaceOptions::new(kind).with_logs(logs);
         options.default_ttl_ms = NonZeroU64::new(new.default_ttl_ms);
+        options.compression = new.compression;
         let Holds::Versions(keys, versions) = &new.holds else {
             return self.device.create_namespace(&new.name, &options);
         };

@@ -454,7 +454,7 @@ impl<'a> Scan<'a> {
                 return Ok(());
             }
             match record.value {
-                Some(value) => self.put(record.namespace, &record.key, value, record.expires),
+                Some(value) => self.put(record.namespace, &record.key, &value, record.expires),
                 // A bit may have flipped on its way: a read by its key is repeated, and reports what is wrong.
                 None => self.fetch(record.namespace, &record.key),
             }

@@ -54,7 +54,10 @@ impl Shared {
             |op: &Op<'_>| op.stored_bytes().is_some_and(|bytes| self.reader.places_first(op.namespace, bytes));
         let is_alone = ops.iter().filter(|op| is_large(op)).count() == 1;
         for op in ops.iter_mut().filter(|op| is_large(op)) {
-            let Body::Value { value, crc32c } = op.body else { unreachable!("has been checked") };
+            let body = op.body;
+            let (Body::Value { value, .. } | Body::Packed { value, .. }) = body else {
+                unreachable!("has been checked")
+            };
             let (max, after) = {
                 let core = self.lock();
                 (core.value_bytes_max(), core.last_sequence())
@@ -80,8 +83,8 @@ impl Shared {
                 }
             };
             let bytes = expiring_image_bytes(&self.geometry, key, value.len(), expires);
-            let (value, buf) = ((value, crc32c), self.images.take(bytes));
-            let image = encode_expiring_image(&self.geometry, namespace, key, value, after, expires, buf);
+            let buf = self.images.take(bytes);
+            let image = encode_expiring_image(&self.geometry, namespace, key, body, after, expires, buf);
             let placed = self.place(by, op, image.clone(), is_alone);
             large.images.push(image);
             match placed {

@@ -22,6 +22,19 @@ impl Shared {
     /// As [`Shared::write`], of a batch with operands; the counters after each.
     pub(crate) fn write_merging(&self, by: By, ops: &mut [Op<'_>], merges: &[Merge<'_>]) -> Result<Vec<i64>, Error> {
         let start = Instant::now();
+        match self.pack(ops) {
+            Some(packed) => self.write_merging_stored(by, &mut packed.ops(ops), merges, start),
+            None => self.write_merging_stored(by, ops, merges, start),
+        }
+    }
+
+    fn write_merging_stored(
+        &self,
+        by: By,
+        ops: &mut [Op<'_>],
+        merges: &[Merge<'_>],
+        start: Instant,
+    ) -> Result<Vec<i64>, Error> {
         let placed = self.place_large(by, ops)?;
         let staged = self.stage_merging(by, ops, merges);
         let written = staged.and_then(|(core, merged)| {
@@ -35,6 +48,13 @@ impl Shared {
 
     /// As [`Shared::submit`], of a batch with operands.
     pub(crate) fn submit_merging(&self, by: By, ops: &mut [Op<'_>], merges: &[Merge<'_>]) -> Result<u64, Error> {
+        match self.pack(ops) {
+            Some(packed) => self.submit_merging_stored(by, &mut packed.ops(ops), merges),
+            None => self.submit_merging_stored(by, ops, merges),
+        }
+    }
+
+    fn submit_merging_stored(&self, by: By, ops: &mut [Op<'_>], merges: &[Merge<'_>]) -> Result<u64, Error> {
         let placed = self.place_large(by, ops)?;
         let staged = self.stage_merging(by, ops, merges).map(|(_, merged)| merged.frame);
         self.finish(placed, staged.is_ok());
@@ -84,7 +104,7 @@ impl Shared {
                         // All of the record can be on flash when not all of what its length code covers is.
                         Found::Buffered => match self.lock().read_buffered(namespace, merge.key)? {
                             Buffered::Programmed(read) => Some(read),
-                            Buffered::Absent | Buffered::Value(_) => None,
+                            Buffered::Absent | Buffered::Value(_) | Buffered::Packed(_) => None,
                         },
                     })
                 })

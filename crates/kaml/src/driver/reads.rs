@@ -9,7 +9,10 @@ use crate::NamespaceId;
 use crate::bytes::{Bytes, COPIED_BYTES_MAX};
 use crate::error::Error;
 use crate::sync::Instant;
-use kaml_device::{Buffered, Error as CommandError, FindError, FlashRead, Found, FullKey, SpaceReader, read_whole};
+use kaml_device::{
+    Buffered, Error as CommandError, FindError, FlashRead, Found, FoundValue, FullKey, PackedValue, SpaceReader,
+    read_whole,
+};
 use kaml_flash::{AlignedBuf, ChunkAddr, Io};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -20,6 +23,8 @@ pub(crate) enum Lookup {
     Absent,
     /// Copied out of a write buffer.
     Value,
+    /// Copied out of a write buffer, and to be decompressed.
+    Packed(PackedValue),
     /// One read away.
     Read(FlashRead),
 }
@@ -31,6 +36,10 @@ impl Shared {
         let answer = self.find(namespace, key, out).and_then(|found| match found {
             Lookup::Absent => Ok(false),
             Lookup::Value => Ok(true),
+            Lookup::Packed(packed) => {
+                *out = packed.unpack()?;
+                Ok(true)
+            }
             Lookup::Read(read) => self.read(&read, out).map(|()| true),
         });
         self.get_latency.record_since(start);
@@ -49,6 +58,7 @@ impl Shared {
         let answer = self.find(namespace, key, &mut out).and_then(|found| match found {
             Lookup::Absent => Ok(None),
             Lookup::Value => Ok(Some(out.into())),
+            Lookup::Packed(packed) => Ok(Some(packed.unpack()?.into())),
             Lookup::Read(read) if read.bytes > COPIED_BYTES_MAX => self.read_in_place(&read, buf).map(Some),
             Lookup::Read(read) => self.read(&read, &mut out).map(|()| Some(out.into())),
         });
@@ -63,9 +73,12 @@ impl Shared {
         let mut buf = fits.unwrap_or_else(|| AlignedBuf::for_transfers(read.bytes + 2 * AlignedBuf::ALIGN));
         buf.set_len(read.bytes);
         let mut io = Io::Read { at: read.at, into: buf };
-        let range = self.read_into(&mut io, |bytes| read.value(bytes))?;
+        let found = self.read_into(&mut io, |bytes| read.value(bytes))?;
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        Ok(Bytes::of_read(into, range))
+        Ok(match found {
+            FoundValue::In(range) => Bytes::of_read(into, range),
+            FoundValue::Unpacked(value) => value.into(),
+        })
     }
 
     /// Looks a key up, and returns it at once if its record is in a write buffer.
@@ -97,6 +110,7 @@ impl Shared {
                     *out = value;
                     Lookup::Value
                 }
+                Buffered::Packed(packed) => Lookup::Packed(packed),
                 Buffered::Programmed(read) => Lookup::Read(read),
             })
         })

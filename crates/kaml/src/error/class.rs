@@ -128,7 +128,10 @@ impl Error {
             Error::BadName { .. } => C::BadName,
             Error::UnknownLog { .. } | Error::LogTwice(_) => C::BadLogs,
             Error::TooManyNamespaces { .. } | Error::NamespaceNumbersUsed => C::TooManyNamespaces,
-            Error::BadVersionOptions(_) | Error::BadBlockOptions { .. } | Error::BadTimeToLive(_) => C::BadOptions,
+            Error::BadVersionOptions(_)
+            | Error::BadBlockOptions { .. }
+            | Error::BadTimeToLive(_)
+            | Error::BadCompression(_) => C::BadOptions,
             Error::HoldsBlocks(_)
             | Error::HoldsRecords(_)
             | Error::ListedByRange(_)

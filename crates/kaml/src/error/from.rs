@@ -37,6 +37,7 @@ impl From<CommandError> for Error {
             E::CounterOverflow { namespace, key } => Error::CounterOverflow { namespace, key },
             E::ValueDiffers { namespace, key, present } => Error::ValueDiffers { namespace, key, present },
             E::BadTimeToLive(kind) => Error::BadTimeToLive(kind),
+            E::BadCompression(kind) => Error::BadCompression(kind),
             E::KeepsNoVersions(id) => Error::KeepsNoVersions(id),
             E::Versions(error) => error.into(),
             E::BadVersionOptions(why) => Error::BadVersionOptions(why),

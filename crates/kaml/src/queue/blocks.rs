@@ -344,7 +344,7 @@ impl AsyncQueue {
                     });
                 }
                 Reading::Unit(command, read) => {
-                    let unit = |bytes: &[u8]| Ok(bytes[read.value(bytes)?].to_vec());
+                    let unit = |bytes: &[u8]| Ok(read.value(bytes)?.of(bytes).to_vec());
                     let value = result.and_then(|()| shared.take_read(&mut io, unit));
                     self.unit_read(command, value.map(|value| (read, value)));
                 }

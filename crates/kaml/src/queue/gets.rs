@@ -10,7 +10,7 @@ use crate::driver::Lookup;
 use crate::error::Error;
 use crate::sync::Instant;
 use crate::{Bytes, NamespaceId};
-use kaml_device::{FlashRead, KeptKey, KeyRef};
+use kaml_device::{FlashRead, FoundValue, KeptKey, KeyRef};
 use kaml_flash::{Completion, Io};
 
 pub(super) struct WaitingGet {
@@ -68,6 +68,7 @@ impl AsyncQueue {
         let bytes = match &found {
             Lookup::Absent => 0,
             Lookup::Value => value.len(),
+            Lookup::Packed(packed) => packed.value_bytes().unwrap_or(0) as usize,
             Lookup::Read(read) => read.bytes,
         };
         let Some(spare_bytes) = self.spare.take(bytes, get.room) else { return Ok(false) };
@@ -77,6 +78,10 @@ impl AsyncQueue {
             Lookup::Value => {
                 self.spare.answered(spare_bytes);
                 Ok(Some(value.into()))
+            }
+            Lookup::Packed(packed) => {
+                self.spare.answered(spare_bytes);
+                packed.unpack().map(|value| Some(value.into())).map_err(Error::from)
             }
             Lookup::Read(read) => {
                 self.start_read(WaitingGet { token, read, start, spare_bytes });
@@ -159,11 +164,15 @@ impl AsyncQueue {
             self.gets[place].take().expect("a read completes one time");
         self.free_places.push(place);
         self.spare.answered(spare_bytes);
-        let range =
+        let found =
             result.map_err(Error::from).and_then(|()| self.shared.take_read(&mut io, |bytes| read.value(bytes)));
         let Io::Read { into, .. } = io else { unreachable!("a bit marks ids of reads") };
-        let value = match range {
-            Ok(range) => Ok(self.buffers.value(into, range)),
+        let value = match found {
+            Ok(FoundValue::In(range)) => Ok(self.buffers.value(into, range)),
+            Ok(FoundValue::Unpacked(value)) => {
+                self.buffers.give(into);
+                Ok(value.into())
+            }
             Err(error) => {
                 self.buffers.give(into);
                 Err(error)

@@ -76,6 +76,7 @@ impl Source for Reading<'_> {
         match found {
             Buffered::Absent => return Ok(None),
             Buffered::Value(found) => value = found,
+            Buffered::Packed(packed) => value = packed.unpack()?,
             Buffered::Programmed(read) => self.shared.read(&read, &mut value)?,
         }
         self.read_bytes += value.len();

@@ -10,7 +10,7 @@ fn record(kind: RecordKind, key: &[u8], stored: &[u8]) -> Record {
     let key = Key::new(key).unwrap();
     let form = Form::of(&key, stored.len());
     let (value_len, value_crc) = (stored.len() as u32, crc_fast::crc32_iscsi(stored));
-    Record { namespace: 7, key, kind, value_len, value_crc, sequence: 0x0102_0304_0506, form }
+    Record { namespace: 7, key, kind, value_len, value_crc, sequence: 0x0102_0304_0506, packed: false, form }
 }
 
 /// Goal:   the short form never changes unnoticed.
@@ -21,8 +21,11 @@ fn golden_short_headers() {
         (RecordKind::Value, &b"key"[..], &b"value"[..], "0500070000800605040302010103"),
         (RecordKind::Tombstone, b"0123456789abcdef", b"", "0000070000800605040302010210"),
         (RecordKind::Expiring, b"12345678", b"value\x01\0\0\0\0\0\0\0", "0d00070000800605040302010808"),
+        (RecordKind::Value, b"key", b"\x01\x02", "0200070000800605040302018103"),
+        (RecordKind::Expiring, b"key", b"\x01\x02\x01\0\0\0\0\0\0\0", "0a00070000800605040302018803"),
     ] {
-        let record = record(kind, key, stored);
+        let packed = fields.ends_with("8103") || fields.ends_with("8803");
+        let record = Record { packed, ..record(kind, key, stored) };
         let header = RecordHeader::encode(&record);
         assert_eq!(hex(&header[6..]), fields.to_owned() + &hex(key));
         let header_crc = crc_fast::crc32_iscsi(&header[6..]);
@@ -147,12 +150,13 @@ proptest! {
         value_len in 0..DIRECT_BYTES as u32,
         value_crc: u32,
         sequence in 0u64..1 << 48,
+        packed: bool,
         mut bytes in proptest::array::uniform32(any::<u8>()),
     ) {
         let kind = RecordKind::of_code(code).unwrap();
         let key = Key::new(&key).unwrap();
         let form = if kind.may_be_short() { Form::of(&key, value_len as usize) } else { Form::Long };
-        let record = Record { namespace, key, kind, value_len, value_crc, sequence, form };
+        let record = Record { namespace, key, kind, value_len, value_crc, sequence, packed: packed && kind.may_be_packed(), form };
         for record in [record, Record { form: Form::Long, ..record }] {
             prop_assert_eq!(RecordHeader::check(&RecordHeader::encode(&record)), Some(record));
         }
@@ -162,7 +166,7 @@ proptest! {
         let crc = crc_fast::crc32_iscsi(&bytes[6..20 + usize::from(bytes[19])]);
         bytes[4..6].copy_from_slice(&header_check(crc).to_le_bytes());
         let found = RecordHeader::check(&bytes);
-        prop_assert_eq!(found.is_some(), matches!(bytes[18], 1 | 2 | 8));
+        prop_assert_eq!(found.is_some(), matches!(bytes[18], 1 | 2 | 8 | 0x81 | 0x88));
         if let Some(found) = found {
             prop_assert_eq!(&RecordHeader::encode(&found)[..], &bytes[..20 + usize::from(bytes[19])]);
         }

@@ -37,8 +37,16 @@ impl Victim {
     fn forged(&self, frame: &Frame, kind: RecordKind, value: &[u8], body: &[u8]) -> (Frame, Vec<u8>) {
         let (value_len, value_crc) = (value.len() as u32, crc_fast::crc32_iscsi(value));
         let key = Key::from(1);
-        let record =
-            Record { namespace: self.namespace, key, kind, value_len, value_crc, sequence: 1 << 30, form: Form::Long };
+        let record = Record {
+            namespace: self.namespace,
+            key,
+            kind,
+            value_len,
+            value_crc,
+            sequence: 1 << 30,
+            packed: false,
+            form: Form::Long,
+        };
         let mut payload = RecordHeader::encode(&record).to_vec();
         payload.extend_from_slice(body);
         let checked = record.header_bytes() + record.ring_head_bytes();

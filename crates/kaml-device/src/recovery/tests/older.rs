@@ -83,7 +83,7 @@ fn write_older_root(core: &Core, medium: &MemoryMedium) {
         image.crc32c = crc_fast::crc32_iscsi(&stored[..image.bytes as usize]);
     }
     let mut bytes = root.encode(medium.uuid());
-    bytes.truncate(bytes.len() - size_of::<u32>() * root.namespaces.len());
+    bytes.truncate(bytes.len() - (size_of::<u32>() + size_of::<u8>()) * root.namespaces.len());
     bytes[4] = 14;
     let body = (bytes.len() - HEADER_BYTES) as u32;
     bytes[8..12].copy_from_slice(&body.to_le_bytes());

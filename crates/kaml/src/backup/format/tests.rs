@@ -43,11 +43,20 @@ fn described() -> Vec<Described> {
         count: 19,
         timeline: timeline.clone(),
     };
-    let of =
-        |id, holds| Described { id, name: "users".to_owned(), logs: vec![0, 2], count: 3, default_ttl_ms: 0, holds };
+    let of = |id, holds| Described {
+        id,
+        name: "users".to_owned(),
+        logs: vec![0, 2],
+        count: 3,
+        default_ttl_ms: 0,
+        compression: Compression::None,
+        holds,
+    };
     let keys = [KeyKind::U64, KeyKind::Bytes, KeyKind::Any, KeyKind::Ordered];
     let mut all: Vec<Described> = keys.into_iter().map(|keys| of(1, Holds::Records(keys))).collect();
     all.push(Described { default_ttl_ms: 77, ..of(1, Holds::Records(KeyKind::Any)) });
+    all.push(Described { compression: Compression::Lz4, ..of(1, Holds::Records(KeyKind::Any)) });
+    all.push(Described { default_ttl_ms: 77, compression: Compression::Zstd, ..of(1, Holds::Records(KeyKind::U64)) });
     all.push(of(2, Holds::Blocks(BlockOptions::new(512, 1000))));
     all.push(of(3, Holds::Versions(KeyKind::Bytes, Box::new(versions(None)))));
     all.push(of(4, Holds::Versions(KeyKind::U64, Box::new(versions(Some(bloom))))));
