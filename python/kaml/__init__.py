@@ -43,7 +43,7 @@ from ._errors import (
 )
 from ._native import Key, version
 from ._records import Records
-from ._snapshot import DeviceSnapshot, KeyKind, Namespace
+from ._snapshot import Compression, DeviceSnapshot, KeyKind, Namespace
 from ._store import Store, Transaction, WriteMode
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "Error",
     "ExistsError",
     "Key",
+    "Compression",
     "KeyKind",
     "Latency",
     "Limits",

@@ -10,7 +10,7 @@ from . import _native as native
 from ._errors import Error, Status
 from ._native import CONSTANTS, Buffer, Key, call
 from ._records import Records
-from ._snapshot import DeviceSnapshot, KeyKind, Namespace
+from ._snapshot import Compression, DeviceSnapshot, KeyKind, Namespace
 from ._walk import listed, namespace_infos, walked
 
 #: Versions that one call returns; each is a read of the device.
@@ -403,9 +403,18 @@ class Device(native.Owner):
         versioned: bool = False,
         version_buffer_bytes: int = 0,
         merge_when_low: Optional[MergePolicy] = None,
+        compression: Compression = Compression.NONE,
     ) -> Namespace:
         """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
-        returns. Without ``merge_when_low`` no version is ever dropped by itself."""
+        returns. Without ``merge_when_low`` no version is ever dropped by itself. Values of records without versions are
+        stored with ``compression`` where that saves room; a read returns them as they were put.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     pages = device.create_namespace("pages", compression=Compression.ZSTD)
+        ...     device.put(pages, "home", b"<p>The same words again. " * 100)
+        ...     len(device.get(pages, "home"))
+        2500
+        """
         policy = merge_when_low or MergePolicy(keep_last=0)
         options = native.NamespaceOptions(
             struct_size=ctypes.sizeof(native.NamespaceOptions),
@@ -416,6 +425,7 @@ class Device(native.Owner):
             keep_last=policy.keep_last,
             keep_for_ns=policy.keep_for_ns,
             keep_internal=policy.keep_internal,
+            compression=compression,
         )
         found = c_uint32()
         call("kaml_create_namespace", self._handle, native.name_bytes(name), byref(options), byref(found))
@@ -428,6 +438,7 @@ class Device(native.Owner):
         versioned: bool = False,
         version_buffer_bytes: int = 0,
         merge_when_low: Optional[MergePolicy] = None,
+        compression: Compression = Compression.NONE,
     ) -> Namespace:
         """Finds a namespace by its name, or creates it with these options, as :meth:`create_namespace` does. One that exists
         keeps its options; ``BAD_ARGUMENT`` if it takes other keys than ``keys``, or if ``versioned`` differs."""
@@ -436,7 +447,7 @@ class Device(native.Owner):
                 if info.name.decode() == name:
                     return _as_requested(info, keys, versioned)
             try:
-                return self.create_namespace(name, keys, versioned, version_buffer_bytes, merge_when_low)
+                return self.create_namespace(name, keys, versioned, version_buffer_bytes, merge_when_low, compression)
             except Error as failure:
                 if failure.status != Status.NAMESPACE_EXISTS:
                     raise  # else another thread was quicker

@@ -101,7 +101,7 @@ class NamespaceOptions(Struct):
         ("keep_last", c_uint32),
         ("keep_for_ns", c_uint64),
         ("keep_internal", c_uint32),
-        ("reserved", c_uint32),
+        ("compression", c_uint32),
     ]
 
 
@@ -354,6 +354,9 @@ CONSTANTS = {
     "KAML_KEYS_U64": 1,
     "KAML_KEYS_ANY": 2,
     "KAML_KEYS_ORDERED": 3,
+    "KAML_COMPRESSION_NONE": 0,
+    "KAML_COMPRESSION_LZ4": 1,
+    "KAML_COMPRESSION_ZSTD": 2,
     "KAML_WRITE_THROUGH": 0,
     "KAML_WRITE_BACK": 1,
     "KAML_PUT": 0,

@@ -25,6 +25,17 @@ class KeyKind(enum.IntEnum):
     ORDERED = CONSTANTS["KAML_KEYS_ORDERED"]
 
 
+class Compression(enum.IntEnum):
+    """How the values of a namespace are stored, where that saves room."""
+
+    #: As they are.
+    NONE = CONSTANTS["KAML_COMPRESSION_NONE"]
+    #: LZ4: fast, for values with repetitions.
+    LZ4 = CONSTANTS["KAML_COMPRESSION_LZ4"]
+    #: Zstandard: smaller, in more time.
+    ZSTD = CONSTANTS["KAML_COMPRESSION_ZSTD"]
+
+
 class Namespace(NamedTuple):
     """A namespace of a device."""
 

@@ -66,6 +66,15 @@
 // Keys of 1 to 1024 bytes, in their order.
 #define KAML_KEYS_ORDERED 3
 
+// Values are stored as they are.
+#define KAML_COMPRESSION_NONE 0
+
+// Values are compressed with LZ4 where that saves room.
+#define KAML_COMPRESSION_LZ4 1
+
+// Values are compressed with Zstandard where that saves room.
+#define KAML_COMPRESSION_ZSTD 2
+
 // A plain put is durable when it returns.
 #define KAML_WRITE_THROUGH 0
 
@@ -261,8 +270,8 @@ typedef struct kaml_namespace_options {
     uint64_t keep_for_ns;
     // 1: the newest version of each key among those that were put around the same time is kept then.
     uint32_t keep_internal;
-    // 0.
-    uint32_t reserved;
+    // `KAML_COMPRESSION_...`. Not of a versioned namespace.
+    uint32_t compression;
 } kaml_namespace_options;
 
 // A namespace of a device; never given to another one.

@@ -8,7 +8,8 @@ use crate::arguments;
 use crate::failure::Failure;
 use kaml::store::{StoreOptions, WriteMode};
 use kaml::{
-    CreateOptions, Durability, KeyKind, MergePolicy, NamespaceKind, NamespaceOptions, OpenOptions, VersionOptions,
+    Compression, CreateOptions, Durability, KeyKind, MergePolicy, NamespaceKind, NamespaceOptions, OpenOptions,
+    VersionOptions,
 };
 use std::time::Duration;
 
@@ -27,6 +28,13 @@ pub const KAML_KEYS_U64: u32 = 1;
 pub const KAML_KEYS_ANY: u32 = 2;
 /// Keys of 1 to 1024 bytes, in their order.
 pub const KAML_KEYS_ORDERED: u32 = 3;
+
+/// Values are stored as they are.
+pub const KAML_COMPRESSION_NONE: u32 = 0;
+/// Values are compressed with LZ4 where that saves room.
+pub const KAML_COMPRESSION_LZ4: u32 = 1;
+/// Values are compressed with Zstandard where that saves room.
+pub const KAML_COMPRESSION_ZSTD: u32 = 2;
 
 /// A plain put is durable when it returns.
 pub const KAML_WRITE_THROUGH: u32 = 0;
@@ -101,8 +109,8 @@ pub struct kaml_namespace_options {
     pub keep_for_ns: u64,
     /// 1: the newest version of each key among those that were put around the same time is kept then.
     pub keep_internal: u32,
-    /// 0.
-    pub reserved: u32,
+    /// `KAML_COMPRESSION_...`. Not of a versioned namespace.
+    pub compression: u32,
 }
 
 /// How many neighbouring keys of a namespace share a lock.
@@ -201,9 +209,15 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
         KAML_KEYS_ORDERED => KeyKind::Ordered,
         other => return Err(Failure::argument(format!("keys: {other} is not one of KAML_KEYS_..."))),
     };
-    if given.reserved != 0 || given.reserved_versioned != 0 {
-        return Err(Failure::argument("namespace options: reserved is not 0"));
+    if given.reserved_versioned != 0 {
+        return Err(Failure::argument("namespace options: reserved_versioned is not 0"));
     }
+    let compression = match given.compression {
+        KAML_COMPRESSION_NONE => Compression::None,
+        KAML_COMPRESSION_LZ4 => Compression::Lz4,
+        KAML_COMPRESSION_ZSTD => Compression::Zstd,
+        other => return Err(Failure::argument(format!("compression: {other} is not one of KAML_COMPRESSION_..."))),
+    };
     let versions = if flag(given.versioned, "versioned")? { Some(versions(given)?) } else { None };
     let wants_versions = given.version_buffer_bytes != 0 || given.merge_when_low != 0;
     let wants_to_keep = given.keep_last != 0 || given.keep_for_ns != 0 || given.keep_internal != 0;
@@ -212,7 +226,7 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
         return Err(Failure::argument(format!("{what}: only of a versioned namespace")));
     }
     let kind = versions.map_or(NamespaceKind::Records(keys), |versions| NamespaceKind::Versions(keys, versions));
-    Ok(NamespaceOptions::new(kind).with_logs(logs))
+    Ok(NamespaceOptions::new(kind).with_logs(logs).with_compression(compression))
 }
 
 fn versions(given: &kaml_namespace_options) -> Result<VersionOptions, Failure> {

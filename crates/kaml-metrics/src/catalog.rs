@@ -169,11 +169,13 @@ pub const METRICS: &[Metric] = &[
     // Namespaces and hosts.
     metric("kaml_namespaces", Gauge, "namespaces", "Namespaces of the device; the first 1000 have metrics of their own.", One("/namespace_count")),
     metric("kaml_namespace_info", Gauge, "1", "A namespace, its number and what it holds.", Each("/namespaces", "", &[
-        ("namespace", "/name"), ("id", "/id"), ("kind", "/kind"), ("keys", "/keys"),
+        ("namespace", "/name"), ("id", "/id"), ("kind", "/kind"), ("keys", "/keys"), ("compression", "/compression"),
     ])),
     metric("kaml_namespace_records", Gauge, "records", "Records, units of blocks that hold data, or versions of a namespace.", Each("/namespaces", "/record_count", NAMESPACE)),
     metric("kaml_namespace_index_bytes", Gauge, "bytes", "Memory of the index of a namespace.", Each("/namespaces", "/index_bytes", NAMESPACE)),
     metric("kaml_namespace_index_loaded", Gauge, "0 or 1", "Whether the index of a namespace is in memory.", Each("/namespaces", "/is_loaded", NAMESPACE)),
+    metric("kaml_namespace_given_bytes_total", Counter, "bytes", "Bytes of values that were put into a namespace while it compresses, as they were given.", Each("/namespaces", "/given_bytes", NAMESPACE)),
+    metric("kaml_namespace_stored_bytes_total", Counter, "bytes", "The same values as they were stored.", Each("/namespaces", "/stored_bytes", NAMESPACE)),
     metric("kaml_host_info", Gauge, "1", "A host that is connected.", Each("/hosts", "", HOST)),
     metric("kaml_host_queues", Gauge, "queues", "I/O queues of a host's controller.", Each("/hosts", "/queue_count", HOST)),
     metric("kaml_host_commands_total", Counter, "commands", "Commands that a host has sent to its controller.", Each("/hosts", "/command_count", HOST)),

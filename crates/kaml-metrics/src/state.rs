@@ -250,5 +250,8 @@ fn namespace(info: &NamespaceInfo) -> Value {
         "record_count": info.record_count,
         "index_bytes": info.index_bytes,
         "is_loaded": info.loaded,
+        "compression": info.compression.to_string(),
+        "given_bytes": info.compressed.given_bytes,
+        "stored_bytes": info.compressed.stored_bytes,
     })
 }

@@ -7,8 +7,8 @@ use crate::{output, size, ttl};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{
-    BlockOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, VersionIndex,
-    VersionOptions,
+    BlockOptions, Compression, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions,
+    VersionIndex, VersionOptions,
 };
 use serde::Serialize;
 use std::num::NonZeroU64;
@@ -21,6 +21,7 @@ use std::time::Duration;
   kaml namespace create data.kaml counters --keys u64 --logs 0
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
   kaml namespace create data.kaml sessions --ttl 1h
+  kaml namespace create data.kaml documents --compression zstd
   kaml namespace create data.kaml past --versioned
   kaml namespace create data.kaml log --versioned --buffer 1MiB --merge-when-low --keep-last 10
   kaml namespace list data.kaml
@@ -63,6 +64,9 @@ enum Action {
         /// Let records expire so long after they were put, for example 90s, 15m, 1h or 7d
         #[arg(long, value_name = "TIME", value_parser = ttl::parse, conflicts_with_all = ["block", "versioned"])]
         ttl: Option<Duration>,
+        /// How values are compressed where that saves room: lz4, zstd or none
+        #[arg(long, value_name = "METHOD", default_value_t, conflicts_with_all = ["block", "versioned"])]
+        compression: Compression,
         /// Logs that its records are written to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
         logs: Vec<u32>,
@@ -96,6 +100,9 @@ enum Action {
         /// Let records that are put from now on not expire
         #[arg(long, conflicts_with = "ttl")]
         no_ttl: bool,
+        /// How values that are put from now on are compressed: lz4, zstd or none; present ones remain as they are
+        #[arg(long, value_name = "METHOD")]
+        compression: Option<Compression>,
     },
     /// Delete a namespace and all its records
     Delete {
@@ -211,7 +218,20 @@ impl Arguments {
     /// Runs the command.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::Create { target, keys, logs, block, size, unit, versioned, buffer, shape, policy, ttl } => {
+            Action::Create {
+                target,
+                keys,
+                logs,
+                block,
+                size,
+                unit,
+                versioned,
+                buffer,
+                shape,
+                policy,
+                ttl,
+                compression,
+            } => {
                 let merge_when_low = policy.policy();
                 if merge_when_low.is_some() && !versioned {
                     return Err(Failure::Usage("--merge-when-low needs --versioned".into()));
@@ -231,7 +251,7 @@ impl Arguments {
                     (None, false) => NamespaceKind::Records(keys),
                 };
                 let device = target.device.open()?;
-                let mut options = NamespaceOptions::new(kind).with_logs(logs);
+                let mut options = NamespaceOptions::new(kind).with_logs(logs).with_compression(compression);
                 if let Some(ttl) = ttl {
                     ttl::local(&*device, "--ttl")?;
                     options = options.with_ttl(ttl);
@@ -245,13 +265,20 @@ impl Arguments {
                 let namespaces = device.open_to_read()?.namespaces()?;
                 if json { output::json(&View::of_all(&namespaces)) } else { output::line(table(&namespaces)) }
             }
-            Action::Set { rename: None, logs: None, never_merge: false, ttl: None, no_ttl: false, policy, .. }
-                if !policy.merge_when_low =>
-            {
-                let flags = "--rename, --logs, --ttl, --no-ttl, --merge-when-low or --never-merge";
+            Action::Set {
+                rename: None,
+                logs: None,
+                never_merge: false,
+                ttl: None,
+                no_ttl: false,
+                compression: None,
+                policy,
+                ..
+            } if !policy.merge_when_low => {
+                let flags = "--rename, --logs, --ttl, --no-ttl, --compression, --merge-when-low or --never-merge";
                 Err(Failure::Usage(format!("nothing to set: give {flags}")))
             }
-            Action::Set { target, rename, logs, policy, never_merge, ttl, no_ttl } => {
+            Action::Set { target, rename, logs, policy, never_merge, ttl, no_ttl, compression } => {
                 let device = target.device.open()?;
                 let info = store::namespace(&*device, &target.name)?;
                 if policy.merge_when_low || never_merge {
@@ -267,7 +294,7 @@ impl Arguments {
                     None => no_ttl.then_some(None),
                 };
                 let logs = logs.map(|logs| logs.0);
-                let change = NamespaceChange { name: rename, logs, merge_when_low, default_ttl_ms };
+                let change = NamespaceChange { name: rename, logs, merge_when_low, default_ttl_ms, compression };
                 device.set_namespace(info.id, &change)?;
                 target.show(&store::namespace(&*device, &name)?, "changed")?;
                 store::close(device);
@@ -340,6 +367,10 @@ pub struct View<'a> {
     /// Records expire after so many milliseconds by default; those that expire.
     default_ttl_ms: Option<u64>,
     expiring_count: u64,
+    /// `none`, `lz4` or `zstd`; bytes of values since the device was opened, as given and as stored.
+    compression: String,
+    given_bytes: u64,
+    stored_bytes: u64,
 }
 
 impl View<'_> {
@@ -369,6 +400,9 @@ impl View<'_> {
             loaded: info.loaded,
             default_ttl_ms: info.default_ttl_ms.map(NonZeroU64::get),
             expiring_count: info.expiring_count,
+            compression: info.compression.to_string(),
+            given_bytes: info.compressed.given_bytes,
+            stored_bytes: info.compressed.stored_bytes,
         }
     }
 
@@ -406,10 +440,18 @@ fn show_layout(info: &NamespaceInfo) -> String {
             format!("{}, all versions, by Bloom filters", show_kind(info))
         }
         NamespaceKind::Versions(..) => format!("{}, all versions", show_kind(info)),
-        NamespaceKind::Records(_) => match info.default_ttl_ms {
-            Some(millis) => format!("{}, for {}", show_kind(info), ttl::show(millis.get())),
-            None => show_kind(info),
-        },
+        NamespaceKind::Records(_) => {
+            let mut text = show_kind(info);
+            if let Some(millis) = info.default_ttl_ms {
+                text += &format!(", for {}", ttl::show(millis.get()));
+            }
+            match (info.compression, info.compressed.given_bytes) {
+                (Compression::None, _) => {}
+                (method, 0) => text += &format!(", {method}"),
+                (method, _) => text += &format!(", {method} ({:.2})", info.compressed.ratio()),
+            }
+            text
+        }
     }
 }
 

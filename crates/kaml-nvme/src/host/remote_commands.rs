@@ -16,8 +16,8 @@ use crate::wire::manage::{
 use crate::wire::status::Status;
 use crate::wire::vendor::{decode_namespaces, feature, namespaces_bytes};
 use kaml::{
-    At, Batch, BlockOptions, Condition, Difference, Key, KeyBuf, KeyKind, KeyRef, MergeReport, NamespaceChange,
-    NamespaceId, NamespaceInfo, NamespaceKind, NamespaceOptions, Past, Retention, VersionStats,
+    At, Batch, BlockOptions, Compressed, Compression, Condition, Difference, Key, KeyBuf, KeyKind, KeyRef, MergeReport,
+    NamespaceChange, NamespaceId, NamespaceInfo, NamespaceKind, NamespaceOptions, Past, Retention, VersionStats,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -68,6 +68,8 @@ impl RemoteDevice {
             loaded: true,
             default_ttl_ms: None,
             expiring_count: 0,
+            compression: Compression::None,
+            compressed: Compressed::default(),
         };
         Ok(self.standard_namespaces()?.into_iter().map(info).collect())
     }
@@ -98,8 +100,12 @@ impl RemoteDevice {
             }
             NamespaceKind::Versions(_, versions) => (CommandSet::KeyValue, Some(versions)),
         };
+        let compression = options.compression;
+        if compression != Compression::None && !self.can(feature::COMPRESSION) {
+            return Err(Error::Unsupported("compression"));
+        }
         let (name, keys) = (Some(name.to_owned()), Some(options.kind.keys()));
-        let wanted = Wanted { name, keys, logs: options.logs.clone(), versions };
+        let wanted = Wanted { name, keys, logs: options.logs.clone(), versions, compression };
         data.kaml = Attributes::of(&wanted).ok_or(Error::Unsupported("such a long name, or so many logs"))?;
         let mut command = Command::new(admin::NAMESPACE_MANAGEMENT, 0);
         command.cdw11 = (u32::from(set.csi()) << 24).into();
@@ -121,6 +127,9 @@ impl RemoteDevice {
     fn set(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), Error> {
         if !self.can(feature::CHANGES) {
             return Err(Error::Unsupported("changes of namespaces"));
+        }
+        if change.compression.is_some() && !self.can(feature::COMPRESSION) {
+            return Err(Error::Unsupported("compression"));
         }
         let too_long = Error::Unsupported("such a long name, or so many logs");
         let (bits, data) = encode_change(change).ok_or(too_long)?;

@@ -125,7 +125,7 @@ fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOption
         (None, Some(versions)) => NamespaceKind::Versions(keys, versions),
         (None, None) => NamespaceKind::Records(keys),
     };
-    let options = NamespaceOptions::new(kind).with_logs(wanted.logs.clone());
+    let options = NamespaceOptions::new(kind).with_logs(wanted.logs.clone()).with_compression(wanted.compression);
     let done = |result, change| Done { result, namespace: Some(change) };
     let mut number = 0;
     loop {

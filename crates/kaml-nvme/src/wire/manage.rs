@@ -9,7 +9,9 @@
 use super::keyvalue::KeyFormat;
 use super::status::Status;
 use super::versions::{POLICY_FLAGS, get_policy, put_policy};
-use kaml::{Batch, Condition, KEY_BYTES_MAX, Key, KeyKind, KeyRef, NamespaceChange, NamespaceId, VersionOptions};
+use kaml::{
+    Batch, Compression, Condition, KEY_BYTES_MAX, Key, KeyKind, KeyRef, NamespaceChange, NamespaceId, VersionOptions,
+};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -42,7 +44,8 @@ pub struct Create {
 /// | 72 | 128 | logs, 16 bits each |
 /// | 200 | 1 | 1 to keep every version of every record |
 /// | 201 | 1 | bit 0: give the space of old versions back when it runs low; bit 1: keep the newest of each internal version then |
-/// | 202 | 2 | reserved, 0 |
+/// | 202 | 1 | how values are compressed: 0 not, 1 LZ4, 2 Zstandard |
+/// | 203 | 1 | reserved, 0 |
 /// | 204 | 4 | bytes of a segment of versions; 0 for what suits the device |
 /// | 208 | 8 | memory for versions before they are written together; 0 for what suits the device |
 /// | 216 | 8 | keep what was put in this many nanoseconds before then |
@@ -61,7 +64,8 @@ pub struct Attributes {
     pub logs: [U16; 64],
     pub keeps_versions: u8,
     pub policy: u8,
-    pub reserved_202: [u8; 2],
+    pub compression: u8,
+    pub reserved_203: u8,
     pub segment_bytes: U32,
     pub buffer_bytes: U64,
     pub keep_for_ns: U64,
@@ -73,6 +77,7 @@ const _: () = {
     assert!(size_of::<Create>() == 4096 && offset_of!(Create, flbas) == 26 && offset_of!(Create, kaml) == 1024);
     assert!(size_of::<Attributes>() == 240 && offset_of!(Attributes, logs) == 72);
     assert!(offset_of!(Attributes, keeps_versions) == 200 && offset_of!(Attributes, buffer_bytes) == 208);
+    assert!(offset_of!(Attributes, compression) == 202);
     assert!(offset_of!(Attributes, keep_for_ns) == 216 && offset_of!(Attributes, keep_last) == 224);
 };
 
@@ -89,6 +94,8 @@ pub struct Wanted {
     pub logs: Vec<u32>,
     /// Keep every version, in this shape.
     pub versions: Option<VersionOptions>,
+    /// How values are compressed.
+    pub compression: Compression,
 }
 
 impl Attributes {
@@ -108,6 +115,7 @@ impl Attributes {
             Some(KeyKind::Any) => 2,
             Some(KeyKind::Ordered) => 3,
         };
+        bytes.compression = wanted.compression.code();
         if let Some(versions) = wanted.versions {
             bytes.keeps_versions = 1;
             bytes.segment_bytes = versions.segment_bytes.into();
@@ -132,12 +140,14 @@ impl Attributes {
         if self.policy & !POLICY_FLAGS != 0 {
             return Err(Status::INVALID_FIELD);
         }
+        let compression = Compression::of_code(self.compression).ok_or(Status::INVALID_FIELD)?;
         let name = self.name.get(..usize::from(self.name_bytes)).ok_or(Status::INVALID_FIELD)?;
         let name = std::str::from_utf8(name).map_err(|_| Status::INVALID_FIELD)?;
         let logs = self.logs.get(..usize::from(self.log_count)).ok_or(Status::INVALID_FIELD)?;
         Ok(Wanted {
             name: (!name.is_empty()).then(|| name.to_owned()),
             keys: Some(keys),
+            compression,
             logs: logs.iter().map(|log| u32::from(log.get())).collect(),
             versions: match self.keeps_versions {
                 0 => None,
@@ -158,6 +168,7 @@ mod change {
     pub(super) const NAME: u32 = 1;
     pub(super) const LOGS: u32 = 1 << 1;
     pub(super) const POLICY: u32 = 1 << 2;
+    pub(super) const COMPRESSION: u32 = 1 << 3;
 }
 
 /// Dword 10 and the data of Set Namespace; none if the name is too long or the logs are too many.
@@ -166,8 +177,10 @@ pub fn encode_change(wanted: &NamespaceChange) -> Option<(u32, Attributes)> {
     let bit = |is_wanted, bit| if is_wanted { bit } else { 0 };
     let bits = bit(name.is_some(), change::NAME)
         | bit(logs.is_some(), change::LOGS)
-        | bit(wanted.merge_when_low.is_some(), change::POLICY);
-    let attributes = Wanted { name, logs: logs.unwrap_or_default(), ..Wanted::default() };
+        | bit(wanted.merge_when_low.is_some(), change::POLICY)
+        | bit(wanted.compression.is_some(), change::COMPRESSION);
+    let compression = wanted.compression.unwrap_or_default();
+    let attributes = Wanted { name, logs: logs.unwrap_or_default(), compression, ..Wanted::default() };
     let mut attributes = Attributes::of(&attributes)?;
     let policy = wanted.merge_when_low.flatten();
     (attributes.policy, attributes.keep_last, attributes.keep_for_ns) = put_policy(policy);
@@ -177,7 +190,7 @@ pub fn encode_change(wanted: &NamespaceChange) -> Option<(u32, Attributes)> {
 /// What Set Namespace is to change: at least one thing, and nothing that is not known.
 pub fn decode_change(bits: u32, data: &[u8]) -> Result<NamespaceChange, Status> {
     let (attributes, _) = Attributes::read_from_prefix(data).map_err(|_| Status::SGL_LENGTH)?;
-    let unknown = bits & !(change::NAME | change::LOGS | change::POLICY) != 0;
+    let unknown = bits & !(change::NAME | change::LOGS | change::POLICY | change::COMPRESSION) != 0;
     if bits == 0 || unknown || attributes.magic != MAGIC {
         return Err(Status::INVALID_FIELD);
     }
@@ -190,6 +203,7 @@ pub fn decode_change(bits: u32, data: &[u8]) -> Result<NamespaceChange, Status> 
         name: wanted.name.filter(|_| bits & change::NAME != 0),
         logs: (bits & change::LOGS != 0).then_some(wanted.logs),
         merge_when_low: (bits & change::POLICY != 0).then(policy),
+        compression: (bits & change::COMPRESSION != 0).then_some(wanted.compression),
         ..NamespaceChange::default()
     })
 }

@@ -14,8 +14,8 @@ use super::ranges::{KeyRange, decode_range, decode_records, encode_range, put_re
 use super::status::Status;
 use super::{auth, identify, keyvalue, text, vendor, versions};
 use kaml::{
-    At, BlockOptions, CreateOptions, Device, Difference, Key, KeyBuf, KeyKind, MergePolicy, NamespaceChange, Past,
-    Retention, SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
+    At, BlockOptions, Compression, CreateOptions, Device, Difference, Key, KeyBuf, KeyKind, MergePolicy,
+    NamespaceChange, Past, Retention, SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
 };
 use kaml::{Change, ChangesCursor, ChangesPart, Position};
 use proptest::prelude::*;
@@ -153,8 +153,13 @@ fn vendor_data_read_back() {
     let merge_when_low = Some(MergePolicy { keep_last: 3, keep_for_ns: 1 << 40, keep_internal: true });
     let (buffer_bytes, segment_bytes) = (1 << 40, 1 << 20);
     let versions = VersionOptions { buffer_bytes, segment_bytes, merge_when_low, ..VersionOptions::default() };
-    let wanted =
-        Wanted { name: Some("läufe".into()), keys: Some(KeyKind::U64), logs: vec![0, 3], versions: Some(versions) };
+    let wanted = Wanted {
+        name: Some("läufe".into()),
+        keys: Some(KeyKind::U64),
+        logs: vec![0, 3],
+        versions: Some(versions),
+        compression: Compression::Zstd,
+    };
     let mut create = Create::new_zeroed();
     assert_eq!(create.kaml.read(), Ok(Wanted::default()));
     create.kaml = Attributes::of(&wanted).unwrap();
@@ -189,9 +194,16 @@ fn golden_changes() {
     let (bits, attributes) = encode_change(&never).unwrap();
     let data = attributes.as_bytes();
     assert_eq!((bits, decode_change(bits, data)), (4, Ok(never)));
+    let change = NamespaceChange { compression: Some(Compression::Lz4), ..NamespaceChange::default() };
+    let (bits, compressing) = encode_change(&change).unwrap();
+    assert_eq!((bits, compressing.as_bytes()[202]), (8, 1));
+    assert_eq!(decode_change(bits, compressing.as_bytes()), Ok(change));
+    let mut unknown = compressing;
+    unknown.compression = 3;
+    assert_eq!(decode_change(bits, unknown.as_bytes()), Err(Status::INVALID_FIELD));
     for (bits, data, status) in [
         (0, data, Status::INVALID_FIELD),
-        (8, data, Status::INVALID_FIELD),
+        (16, data, Status::INVALID_FIELD),
         (1, data, Status::INVALID_FIELD), // no name
         (2, &[0; 240][..], Status::INVALID_FIELD),
         (2, &data[..239], Status::SGL_LENGTH),

@@ -4,7 +4,9 @@
 //! Lives elsewhere:  what is in them (`target::logs`); the page for people (`docs/nvme-vendor.md`).
 
 use super::versions::{get_policy, put_policy};
-use kaml::{BlockOptions, DeviceInfo, KeyKind, NamespaceInfo, NamespaceKind, Stats, VersionShape};
+use kaml::{
+    BlockOptions, Compressed, Compression, DeviceInfo, KeyKind, NamespaceInfo, NamespaceKind, Stats, VersionShape,
+};
 use kaml_versions::{Index, Parameters, ValueShape};
 use std::mem::{offset_of, size_of};
 use std::num::NonZeroU64;
@@ -27,9 +29,19 @@ pub mod feature {
     pub const RANGES: u64 = 1 << 7;
     pub const SNAPSHOTS: u64 = 1 << 8;
     pub const CHANGE_STREAM: u64 = 1 << 9;
+    pub const COMPRESSION: u64 = 1 << 10;
     /// All of them.
-    pub const ALL: u64 =
-        PUT | NAMED | VERSIONS | NAMESPACES | CHANGES | SESSIONS | LONG_KEYS | RANGES | SNAPSHOTS | CHANGE_STREAM;
+    pub const ALL: u64 = PUT
+        | NAMED
+        | VERSIONS
+        | NAMESPACES
+        | CHANGES
+        | SESSIONS
+        | LONG_KEYS
+        | RANGES
+        | SNAPSHOTS
+        | CHANGE_STREAM
+        | COMPRESSION;
 }
 
 /// Log page C0h. Times 1000 is the unit of the write amplification; the offsets are asserted below.
@@ -168,13 +180,16 @@ struct NamespaceEntry {
     segment_bytes: U32,
     loaded: u8,
     policy: u8,
-    reserved_54: [u8; 10],
+    compression: u8,
+    reserved_55: [u8; 9],
     logs: [U16; 64],
     keep_for_ns: U64,
     keep_last: U32,
     reserved_204: U32,
     default_ttl_ms: U64,
-    reserved_216: [u8; 40],
+    given_bytes: U64,
+    stored_bytes: U64,
+    reserved_232: [u8; 24],
     name: [u8; 256],
 }
 
@@ -191,6 +206,7 @@ const _: () = {
     assert!(offset_of!(NamespaceEntry, loaded) == 52 && offset_of!(NamespaceEntry, name) == 256);
     assert!(offset_of!(NamespaceEntry, keep_for_ns) == 192 && offset_of!(NamespaceEntry, keep_last) == 200);
     assert!(offset_of!(NamespaceEntry, default_ttl_ms) == 208);
+    assert!(offset_of!(NamespaceEntry, compression) == 54 && offset_of!(NamespaceEntry, given_bytes) == 216);
 };
 
 impl NamespaceEntry {
@@ -206,6 +222,9 @@ impl NamespaceEntry {
         (entry.record_count, entry.index_bytes) = (info.record_count.into(), info.index_bytes.into());
         entry.loaded = u8::from(info.loaded);
         entry.default_ttl_ms = info.default_ttl_ms.map_or(0, NonZeroU64::get).into();
+        entry.compression = info.compression.code();
+        entry.given_bytes = info.compressed.given_bytes.into();
+        entry.stored_bytes = info.compressed.stored_bytes.into();
         let of_keys = |keys| match keys {
             KeyKind::Bytes => 0,
             KeyKind::U64 => 1,
@@ -266,6 +285,8 @@ impl NamespaceEntry {
             loaded: self.loaded == 1,
             default_ttl_ms: NonZeroU64::new(self.default_ttl_ms.get()),
             expiring_count: 0,
+            compression: Compression::of_code(self.compression).unwrap_or_default(),
+            compressed: Compressed { given_bytes: self.given_bytes.get(), stored_bytes: self.stored_bytes.get() },
         })
     }
 }

@@ -134,6 +134,7 @@ impl Target {
             };
             let mut options = NamespaceOptions::new(kind);
             options.default_ttl_ms = info.default_ttl_ms;
+            options.compression = info.compression;
             self.device().create_namespace(&info.name, &options)
         };
         let buffer_bytes = match info.kind {
