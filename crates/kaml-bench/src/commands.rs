@@ -18,7 +18,7 @@ use kaml_workloads::floor::{self, Floor, Mix};
 use kaml_workloads::micro::{self, Gets, Puts, Records, Stop};
 use kaml_workloads::raw::{self, RandomReads, Sequential};
 use kaml_workloads::scratch::Scratch;
-use kaml_workloads::{Error, Figures, keys, snapshots};
+use kaml_workloads::{Error, Figures, compression, keys, snapshots};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -165,6 +165,26 @@ pub enum Bench {
         threads: usize,
         /// Rounds of each side
         #[arg(long, default_value_t = 3)]
+        rounds: u32,
+    },
+    /// What compression saves and costs: durable puts and gets of JSON and of random bytes, under each method in turn
+    #[command(after_help = "Examples:
+  kaml-bench compression
+  kaml-bench compression --threads 8 --rounds 9 --json")]
+    Compression {
+        #[command(flatten)]
+        common: Common,
+        /// Records of each side
+        #[arg(long, default_value_t = 50_000)]
+        records: u64,
+        /// Bytes of a value
+        #[arg(long, default_value = "1KiB", value_parser = size::parse)]
+        bytes: u64,
+        /// Threads that put and get
+        #[arg(long, default_value_t = 1)]
+        threads: usize,
+        /// Rounds of each side
+        #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
     /// TPC-B on transactions: AccountUpdate, checked afterwards
@@ -354,6 +374,14 @@ impl Bench {
                 let settings = snapshots::Settings { records, value_bytes, threads, rounds, duration };
                 common.show(&snapshots::run(&scratch.path().join("device"), &settings)?)
             }
+            Bench::Compression { common, records, bytes, threads, rounds } => {
+                threads_within("threads", threads)?;
+                let scratch = Passing::directory(&common.dir).map_err(Failure::io(common.dir.display()))?;
+                let (value_bytes, duration) = (bytes as usize, common.duration()?);
+                let settings = compression::Settings { records, value_bytes, threads, rounds, duration };
+                let rows = compression::run(&scratch.path().join("device"), &settings)?;
+                if common.json { output::json(&rows) } else { output::line(compression_table(&rows)) }
+            }
             Bench::Tpcb(arguments) => arguments.run(),
             Bench::Tpcc(arguments) => arguments.run(),
             Bench::Conflicts(arguments) => arguments.run(),
@@ -369,6 +397,16 @@ impl Bench {
             Bench::Kill { cycles, capacity, seed, dir, json, .. } => kill_cycles(cycles, capacity, seed, &dir, json),
         }
     }
+}
+
+fn compression_table(rows: &[compression::Row]) -> comfy_table::Table {
+    let cells = rows.iter().map(|row| {
+        let ratios = [row.space, row.stored].map(|ratio| format!("{ratio:.3}"));
+        let speeds = [(row.puts_per_s, row.puts_ratio), (row.gets_per_s, row.gets_ratio)];
+        let speeds = speeds.map(|(speed, ratio)| format!("{speed:.0} ({ratio:.3})"));
+        [vec![row.values.to_owned(), row.method.clone()], ratios.to_vec(), speeds.to_vec()].concat()
+    });
+    output::table(&["values", "method", "space", "stored", "puts/s (of none)", "gets/s (of none)"], 2, cells)
 }
 
 impl FloorArguments {

@@ -1,5 +1,6 @@
-//! Parsers of what comes over the wire, at both ends.
+//! Parsers of what comes over the wire, at both ends, and of compressed values.
 
+use kaml_device::unpack;
 use kaml_nvme::auth::Secret;
 use kaml_nvme::host::RemoteUrl;
 use kaml_nvme::tls::{Identity, TlsKey, has_key};
@@ -22,7 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub type Decoder = (&'static str, fn(&[u8], u8));
 
 /// All of them.
-pub const DECODERS: [Decoder; 12] = [
+pub const DECODERS: [Decoder; 13] = [
     ("stream", stream),
     ("header", |bytes, _| header(bytes)),
     ("put", |bytes, parameter| put(bytes, parameter.into())),
@@ -35,6 +36,7 @@ pub const DECODERS: [Decoder; 12] = [
     ("changes", |bytes, _| changes(bytes)),
     ("auth", auth),
     ("tls", tls),
+    ("compressed", compressed),
 ];
 
 /// Has the parser of that name parse.
@@ -192,6 +194,22 @@ fn vendor(bytes: &[u8], parameter: u8) {
             let _ = (versions::decode_merged(bytes), vendor::DevicePage::read(bytes));
             let Some(report) = Report::decode(bytes) else { return };
             assert_eq!(Report::decode(&report.encode()), Some(report));
+        }
+    }
+}
+
+/// A compressed value as flash has it: whatever is stored, the value is as long as it states, or nothing. The parameter is the method and a part of
+/// the length.
+fn compressed(bytes: &[u8], parameter: u8) {
+    let mut value = Vec::new();
+    let stated = u32::from(parameter >> 2) * 97 | u32::from(parameter & 3) << 30;
+    for stored in [bytes, &[bytes, &stated.to_le_bytes()].concat()] {
+        match (unpack(stored, &mut value), stored.last_chunk()) {
+            (Ok(()), Some(footer)) => {
+                assert_eq!(value.len() as u32, u32::from_le_bytes(*footer) & ((1 << 30) - 1));
+            }
+            (Ok(()), None) => panic!("nothing states how long it is"),
+            (Err(_), _) => assert!(value.is_empty()),
         }
     }
 }

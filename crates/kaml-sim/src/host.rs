@@ -154,6 +154,8 @@ pub struct Put {
     looked: BTreeMap<Address, usize>,
     /// The bytes of each value, and their checksums.
     bytes: Vec<Option<(Vec<u8>, u32)>>,
+    /// Those that are compressed, and their checksums; nothing before that was tried.
+    packed: Option<Vec<Option<(Vec<u8>, u32)>>>,
     /// When each record expires; 0 for never.
     expires: Vec<u64>,
     /// The tickets of large values that have a place.
@@ -170,6 +172,7 @@ impl Put {
         };
         Put {
             bytes: changes.values().map(bytes).collect(),
+            packed: None,
             expires: changes.values().map(|value| value.map_or(0, |value| value.expires)).collect(),
             tickets: vec![None; changes.len()],
             keys: changes.keys().map(|address| model.key(*address)).collect(),
@@ -213,8 +216,8 @@ impl Put {
 
     /// Bytes of its values that have places of their own.
     pub(crate) fn placed_bytes(&self) -> u64 {
-        let placed = self.tickets.iter().zip(&self.bytes).filter(|(ticket, _)| ticket.is_some());
-        placed.filter_map(|(_, bytes)| bytes.as_ref()).map(|(bytes, _)| bytes.len() as u64).sum()
+        let stored = |i: usize| self.packed_at(i).or(self.bytes[i].as_ref()).map_or(0, |(bytes, _)| bytes.len() as u64);
+        (0..self.tickets.len()).filter(|i| self.tickets[*i].is_some()).map(stored).sum()
     }
 
     /// Whether a record's condition holds, as the model knows.
@@ -270,10 +273,14 @@ impl Put {
     /// Gives large values their places; an error while some are not programmed.
     pub fn place(&mut self, core: &mut Core) -> Result<Option<u64>, StageError> {
         let mut all_placed = true;
+        self.pack(&core.reader());
         for (i, ((space, _), key)) in self.changes.keys().zip(&self.keys).enumerate() {
             let reader = core.reader();
+            let packed = self.packed.as_ref().and_then(|packed| packed[i].as_ref());
             let is_large = |(bytes, _): &&(Vec<u8>, u32)| reader.places_first(*space, bytes.len());
-            let Some((bytes, crc32c)) = self.bytes[i].as_ref().filter(is_large) else { continue };
+            let Some((bytes, crc32c)) = packed.or(self.bytes[i].as_ref()).filter(is_large) else { continue };
+            let (value, crc32c) = (&bytes[..], *crc32c);
+            let body = if packed.is_some() { Body::Packed { value, crc32c } } else { Body::Value { value, crc32c } };
             let ticket = match self.tickets[i] {
                 Some(ticket) => ticket,
                 None => {
@@ -281,7 +288,7 @@ impl Put {
                     let expires = self.expires[i];
                     let (at, of) = core.place_of(*space, *key)?;
                     let buf = AlignedBuf::zeroed(expiring_image_bytes(core.geometry(), of, bytes.len(), expires));
-                    let (body, after) = (Body::Value { value: bytes, crc32c: *crc32c }, core.last_sequence());
+                    let after = core.last_sequence();
                     let image = encode_expiring_image(core.geometry(), at, of, body, after, expires, buf);
                     *self.tickets[i].insert(core.place(*space, *key, image)?)
                 }
@@ -291,12 +298,31 @@ impl Put {
         if all_placed { Ok(None) } else { Err(StageError::Busy) }
     }
 
+    fn packed_at(&self, i: usize) -> Option<&(Vec<u8>, u32)> {
+        self.packed.as_ref()?[i].as_ref()
+    }
+
+    /// Compresses its values, one time, as a driver does before it stages.
+    fn pack(&mut self, reader: &Reader) {
+        if self.packed.is_some() {
+            return;
+        }
+        let packed = self.ops(reader).iter().map(|op| {
+            let Body::Value { value, .. } = op.body else { return None };
+            let mut packed = Vec::new();
+            let crc32c = |packed: &[u8]| crc_fast::crc32_iscsi(packed);
+            reader.pack(op, value, &mut packed).then(|| (packed.clone(), crc32c(&packed)))
+        });
+        self.packed = Some(packed.collect());
+    }
+
     /// As the firmware takes it.
     pub fn ops(&self, reader: &Reader) -> Vec<Op<'_>> {
-        let body = |i: usize| match (self.tickets[i], &self.bytes[i]) {
-            (Some(ticket), _) => Body::Placed { ticket },
-            (None, Some((value, crc32c))) => Body::Value { value, crc32c: *crc32c },
-            (None, None) => Body::Delete,
+        let body = |i: usize| match (self.tickets[i], self.packed_at(i), &self.bytes[i]) {
+            (Some(ticket), ..) => Body::Placed { ticket },
+            (None, Some((value, crc32c)), _) => Body::Packed { value, crc32c: *crc32c },
+            (None, None, Some((value, crc32c))) => Body::Value { value, crc32c: *crc32c },
+            (None, None, None) => Body::Delete,
         };
         let op = |(i, (namespace, _)): (usize, &Address)| Op {
             namespace: *namespace,

@@ -294,7 +294,9 @@ impl Run {
             if disk.is_some() && past.is_some() {
                 continue; // no namespace is both
             }
-            let options = NamespaceOptions::new(kind_of(keys, disk, past));
+            let kind = kind_of(keys, disk, past);
+            let compression = world.workload.compression(&kind, u64::from(number));
+            let options = NamespaceOptions::new(kind).with_compression(compression);
             if let Ok(id) = world.core.create_namespace(&name, &options) {
                 world.model.add_space(id, name, &options);
             }

@@ -11,7 +11,7 @@ use crate::faults::Faults;
 use crate::medium::Options;
 use crate::rng::{Rng, mix};
 use crate::timing::Timing;
-use kaml_device::{BlockOptions, DIRECT_BYTES, Key, KeyKind, MergePolicy, NamespaceKind, VersionOptions};
+use kaml_device::{BlockOptions, Compression, DIRECT_BYTES, Key, KeyKind, MergePolicy, NamespaceKind, VersionOptions};
 use kaml_flash::{Geometry, Packing};
 use kaml_versions::BloomOptions;
 pub use small::Small;
@@ -57,6 +57,8 @@ pub struct Workload {
     pub own_program_percent: u64,
     /// Namespaces in a hundred that have byte strings for keys.
     pub string_percent: u64,
+    /// Whether some namespaces of records compress their values.
+    pub has_compression: bool,
     /// Namespaces in a hundred that have keys of up to a kilobyte, half of them in order; and Gets in a hundred after which a record moves
     /// next to others.
     pub long_key_percent: u64,
@@ -105,6 +107,16 @@ impl Workload {
         match self.string_percent > 0 && rng.below(100) < self.string_percent {
             true => KeyKind::Bytes,
             false => KeyKind::U64,
+        }
+    }
+
+    /// How a namespace compresses: by a number of its own, so nothing is drawn.
+    pub(crate) fn compression<V>(&self, kind: &NamespaceKind<V>, number: u64) -> Compression {
+        match kind {
+            NamespaceKind::Records(_) if self.has_compression => {
+                [Compression::Zstd, Compression::Lz4, Compression::None][number as usize % 3]
+            }
+            _ => Compression::None,
         }
     }
 
@@ -214,6 +226,7 @@ impl Scenario {
             condition_percent: 0,
             own_program_percent: 0,
             string_percent: 0,
+            has_compression: false,
             long_key_percent: 0,
             snapshot_percent: 0,
             expiry_percent: 0,
@@ -485,6 +498,7 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         condition_percent: 0,
         own_program_percent: 0,
         string_percent: 0,
+        has_compression: false,
         long_key_percent: 0,
         snapshot_percent: 0,
         expiry_percent: 0,
@@ -513,6 +527,7 @@ fn draw_more(seed: u64, geometry: &mut Geometry, workload: &mut Workload) {
     workload.own_program_percent = [0, 50, 100][rng.below(3) as usize];
     workload.long_key_percent = long_key_percent(seed);
     workload.snapshot_percent = snapshot_percent(seed);
+    workload.has_compression = seed % 3 == 1; // from the seed itself, as `draw_timing`
     if has_lone(seed) {
         // A caller executes a program only where there is no other, and not the first of a block.
         geometry.pages_per_block = pages_of_long_blocks(geometry);

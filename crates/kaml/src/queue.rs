@@ -519,6 +519,9 @@ impl AsyncQueue {
             shared.notify(progress, self.id);
         }
         for _ in 0..READS_ANSWERED_MIN.max(self.gets.len() / 4).min(self.reads_done.len()) {
+            if self.spare.is_overfull() {
+                break; // the next poll continues
+            }
             let completion = self.reads_done.pop_front().expect("counted");
             if let Some(Completion { io: Io::Read { into, .. }, .. }) = self.reads_done.front() {
                 into.prefetch();

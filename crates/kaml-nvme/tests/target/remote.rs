@@ -3,7 +3,8 @@
 use crate::world::{World, key};
 use kaml::store::{Backing, Store, StoreOptions, WriteMode};
 use kaml::{
-    Batch, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions,
+    Batch, Compression, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions,
+    VersionOptions,
 };
 use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 use std::time::Duration;
@@ -45,6 +46,46 @@ fn transactions_over_a_remote_device() {
     let sum =
         |space: usize| (0..8u64).map(|n| amount(&world.device.get(spaces[space], n).unwrap().unwrap())).sum::<i64>();
     assert_eq!((sum(0), sum(1)), (800 - 200, 800 + 200));
+}
+
+/// Goal:   a host creates a namespace that compresses and changes its method; the target compresses and decompresses, so commands have values as
+///         they are, through a cache, too.
+/// Method: text of several lengths, longer than the first room for an answer and than what is read in place; what the device stores.
+#[test]
+fn namespaces_of_a_remote_device_compress() {
+    let world = World::new();
+    let remote = remote(&world);
+    let options = NamespaceOptions::default().with_compression(Compression::Zstd);
+    let nsid = remote.create_namespace("text", &options).unwrap();
+    let text =
+        |bytes: usize| (0..).flat_map(|n: u32| format!("line {n}\n").into_bytes()).take(bytes).collect::<Vec<u8>>();
+    let sizes = [10usize, 300, 4000, 5000, 31_000, 70_000, 500_000];
+    let info = || remote.namespaces().unwrap().into_iter().find(|info| info.id == nsid).unwrap();
+    assert_eq!(info().compression, Compression::Zstd);
+    for settles in [false, true] {
+        for size in sizes {
+            remote.put(nsid, size as u64, &text(size)).unwrap();
+        }
+        if settles {
+            world.device.settle().unwrap();
+        }
+        for size in sizes {
+            assert!(remote.get(nsid, size as u64).unwrap().unwrap() == text(size), "{size} bytes");
+            assert!(world.device.get(nsid, size as u64).unwrap().unwrap() == text(size), "{size} bytes");
+        }
+    }
+    let change = NamespaceChange { compression: Some(Compression::Lz4), ..NamespaceChange::default() };
+    remote.set_namespace(nsid, &change).unwrap();
+    let compressed = info().compressed;
+    assert_eq!(info().compression, Compression::Lz4);
+    assert_eq!(compressed.given_bytes, 2 * sizes.iter().sum::<usize>() as u64);
+    assert!(compressed.ratio() < 0.4, "{compressed:?}");
+    let store = Store::open(remote, &StoreOptions::new(4 << 20)).unwrap();
+    store.put(nsid, 7u64, &text(9000)).unwrap();
+    assert!(
+        store.get(nsid, 7u64).unwrap().unwrap() == text(9000)
+            && store.get(nsid, 5000u64).unwrap().unwrap() == text(5000)
+    );
 }
 
 /// Goal:   a remote device behaves as a local one towards the cache.

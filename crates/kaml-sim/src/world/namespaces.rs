@@ -27,7 +27,8 @@ impl World {
         let keys = if disk.is_some() { KeyKind::U64 } else { self.workload.key_kind(&mut self.rng) };
         let logs = self.draw_logs();
         let kind = kind_of(keys, disk, self.workload.past(&mut self.rng, disk.is_some()));
-        let options = NamespaceOptions::new(kind).with_logs(logs);
+        let compression = self.workload.compression(&kind, self.next_name);
+        let options = NamespaceOptions::new(kind).with_logs(logs).with_compression(compression);
         match self.core.create_namespace(&name, &options) {
             Ok(id) => {
                 self.model.add_space(id, name, &options);

@@ -22,8 +22,8 @@ pub(super) const PIECE_BYTES_MAX: usize = 1 << 30;
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Identifies a backup.
 pub(super) const MAGIC: [u8; 4] = *b"KBK1";
-/// The version that this build writes. Version 1 had no records that expire.
-pub(super) const VERSION: u32 = 2;
+/// The version that this build writes. Version 1 had no records that expire, version 2 no compressed namespaces.
+pub(super) const VERSION: u32 = 3;
 const PIECE_MAGIC: [u8; 4] = *b"KBP1";
 const TRAILER_MAGIC: [u8; 4] = *b"KBE1";
 const NAME_BYTES_MAX: usize = 255;

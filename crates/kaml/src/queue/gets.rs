@@ -170,6 +170,7 @@ impl AsyncQueue {
         let value = match found {
             Ok(FoundValue::In(range)) => Ok(self.buffers.value(into, range)),
             Ok(FoundValue::Unpacked(value)) => {
+                self.spare.unpacked(value.len(), into.len());
                 self.buffers.give(into);
                 Ok(value.into())
             }

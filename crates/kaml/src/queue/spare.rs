@@ -69,6 +69,16 @@ impl Spare {
         self.answered += spare;
     }
 
+    /// A value of so many bytes was compressed in the record that was read, of so many.
+    pub(super) fn unpacked(&mut self, value: usize, read: usize) {
+        self.answered += value.saturating_sub(read.saturating_add(ROUNDED_BYTES_MAX));
+    }
+
+    /// Whether the caller is to handle what there is before more comes.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.answered > self.bytes_max
+    }
+
     /// The caller has handled all completions.
     pub(super) fn release(&mut self) {
         self.answered = 0;
@@ -88,6 +98,19 @@ mod tests {
 
     fn held() -> HeldGet {
         HeldGet { token: 0, namespace: 1, key: (&FullKey::from(Key::from(1))).into(), room: 0, start: Instant::now() }
+    }
+
+    /// Goal:   values that became longer than what was read of them count, until the caller has handled them.
+    /// Method: short and long ones, under a limit of 1 MiB.
+    #[test]
+    fn decompressed_values_count() {
+        let mut spare = Spare { bytes_max: 1 << 20, ..Spare::default() };
+        (0..1000).for_each(|_| spare.unpacked(8 << 10, 100));
+        assert!(!spare.is_overfull() && spare.take(1 << 20, 0).is_some(), "small ones are not counted");
+        spare.unpacked(1 << 21, 4096);
+        assert!(spare.is_overfull() && spare.take(1 << 20, 0).is_none());
+        spare.release();
+        assert!(!spare.is_overfull());
     }
 
     /// Goal:   no more than the limit is taken, but one value always, and a Get with enough room never waits.
