@@ -307,13 +307,15 @@ impl Put {
         if self.packed.is_some() {
             return;
         }
-        let packed = self.ops(reader).iter().map(|op| {
+        let pack = |op: Op<'_>| {
             let Body::Value { value, .. } = op.body else { return None };
             let mut packed = Vec::new();
-            let crc32c = |packed: &[u8]| crc_fast::crc32_iscsi(packed);
-            reader.pack(op, value, &mut packed).then(|| (packed.clone(), crc32c(&packed)))
-        });
-        self.packed = Some(packed.collect());
+            reader.pack(&op, value, &mut packed).then(|| {
+                let crc32c = crc_fast::crc32_iscsi(&packed);
+                (packed, crc32c)
+            })
+        };
+        self.packed = Some(self.ops(reader).into_iter().map(pack).collect());
     }
 
     /// As the firmware takes it.

@@ -285,18 +285,24 @@ fn operands_and_times_work() {
 fn collection_moves_them() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
     let space = compressing(&device, "n", KeyKind::Any, Compression::Zstd);
-    let of = |round: u64, number: u64| json(round * 7919 + number, 900 + (number % 7) as usize * 1000);
-    let last = |number: u64| (0..12).rev().find(|round| (number + round) % 3 != 0).unwrap_or(0);
-    for round in 0..12 {
-        for number in (0..24_000).filter(|number| round == 0 || (number + round) % 3 != 0) {
+    // Half of each value cannot be compressed.
+    let of = |round: u64, number: u64| {
+        let (seed, bytes) = (round * 7919 + number, 450 + (number % 7) as usize * 500);
+        [json(seed, bytes), random(seed, bytes)].concat()
+    };
+    const KEYS: u64 = 13_000;
+    let last = |number: u64| (0..8).rev().find(|round| (number + round) % 3 != 0).unwrap_or(0);
+    for round in 0..8 {
+        for number in (0..KEYS).map(|at| at * 7919 % KEYS).filter(|number| round == 0 || (number + round) % 3 != 0) {
             space.put(&key(KeyKind::Any, number), &of(round, number)).unwrap();
         }
     }
-    assert!(device.stats().relocated_bytes > 0, "something was collected");
-    for number in 0..24_000 {
+    assert!(device.stats().relocated_bytes > 0, "something was collected: {:?}", device.stats());
+    for number in 0..KEYS {
         let found = space.get(&key(KeyKind::Any, number)).unwrap().unwrap();
         assert!(found == of(last(number), number), "{number}");
     }
+    assert!(space.info().unwrap().compressed.ratio() < 0.8);
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }
 
