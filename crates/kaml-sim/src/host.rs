@@ -144,6 +144,9 @@ fn draw_value(rng: &mut Rng, workload: &Workload, now: u64) -> Option<Value> {
     Some(Value { seed: rng.draw(), len: len as u32, expires })
 }
 
+/// Bytes that are stored, and their checksum.
+type Stored = (Vec<u8>, u32);
+
 /// An atomic Put that waits to be staged.
 pub struct Put {
     /// What it does.
@@ -153,9 +156,9 @@ pub struct Put {
     /// For keys that must not have changed since a look at them, how often they had changed then.
     looked: BTreeMap<Address, usize>,
     /// The bytes of each value, and their checksums.
-    bytes: Vec<Option<(Vec<u8>, u32)>>,
+    bytes: Vec<Option<Stored>>,
     /// Those that are compressed, and their checksums; nothing before that was tried.
-    packed: Option<Vec<Option<(Vec<u8>, u32)>>>,
+    packed: Option<Vec<Option<Stored>>>,
     /// When each record expires; 0 for never.
     expires: Vec<u64>,
     /// The tickets of large values that have a place.
@@ -298,7 +301,7 @@ impl Put {
         if all_placed { Ok(None) } else { Err(StageError::Busy) }
     }
 
-    fn packed_at(&self, i: usize) -> Option<&(Vec<u8>, u32)> {
+    fn packed_at(&self, i: usize) -> Option<&Stored> {
         self.packed.as_ref()?[i].as_ref()
     }
 
