@@ -202,7 +202,7 @@ fn vendor(bytes: &[u8], parameter: u8) {
 /// the length.
 fn compressed(bytes: &[u8], parameter: u8) {
     let mut value = Vec::new();
-    let stated = u32::from(parameter >> 2) * 97 | u32::from(parameter & 3) << 30;
+    let stated = (u32::from(parameter >> 2) * 97) | (u32::from(parameter & 3) << 30);
     for stored in [bytes, &[bytes, &stated.to_le_bytes()].concat()] {
         match (unpack(stored, &mut value), stored.last_chunk()) {
             (Ok(()), Some(footer)) => {

@@ -8,6 +8,7 @@
 //! Each workload returns a serialisable struct of figures; nothing here prints.
 
 pub mod compare;
+pub mod compression;
 pub mod conflicts;
 pub mod disturbance;
 pub mod drive;
