@@ -64,7 +64,9 @@ fn namespaces_of_a_remote_device_compress() {
     assert_eq!(info().compression, Compression::Zstd);
     for settles in [false, true] {
         for size in sizes {
-            remote.put(nsid, size as u64, &text(size)).unwrap();
+            let mut batch = Batch::new();
+            batch.put(nsid, size as u64, &text(size));
+            remote.write(&batch).unwrap();
         }
         if settles {
             world.device.settle().unwrap();
@@ -83,8 +85,8 @@ fn namespaces_of_a_remote_device_compress() {
     let store = Store::open(remote, &StoreOptions::new(4 << 20)).unwrap();
     store.put(nsid, 7u64, &text(9000)).unwrap();
     assert!(
-        store.get(nsid, 7u64).unwrap().unwrap() == text(9000)
-            && store.get(nsid, 5000u64).unwrap().unwrap() == text(5000)
+        store.get(nsid, 7u64).unwrap().unwrap()[..] == text(9000)[..]
+            && store.get(nsid, 5000u64).unwrap().unwrap()[..] == text(5000)[..]
     );
 }
 
