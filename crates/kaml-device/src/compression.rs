@@ -79,8 +79,9 @@ impl FromStr for Compression {
     }
 }
 
-/// The level of Zstandard: the fastest of the regular ones. On JSON of 1 KiB, level 3 saves 1 to 2 % more and takes a third longer.
-const ZSTD_LEVEL: i32 = 1;
+/// The level of Zstandard: one of the fast ones. JSON of 1 KiB takes 3.5 µs and becomes 0.41 of its size; level 1 takes 7.2 µs and makes it 0.33, which
+/// costs more than a tenth of a durable put.
+const ZSTD_LEVEL: i32 = -1;
 /// Ends what is stored of a compressed value: its length in bits 0 to 29, its method in bits 30 and 31.
 const FOOTER_BYTES: usize = 4;
 const LENGTH_BITS: u32 = 30;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Life, geometry};
+use common::{Life, geometry, value as noise};
 use kaml_device::{
     Body, Buffered, Compression, Condition, Core, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError,
 };
@@ -123,6 +123,7 @@ fn what_cannot_be_decompressed_is_damage() {
         life.commit(|core: &mut Core| core.stage(&[stored])).unwrap().unwrap();
     }
     assert!(put(&mut life, id, 100, &value));
+    assert!(!put(&mut life, id, 101, &noise(1, 700)), "it saves nothing");
     for settles in [false, true] {
         if settles {
             settle(&mut life);
