@@ -109,10 +109,10 @@ pub fn run(path: &Path, settings: &Settings) -> Result<Vec<Row>, Error> {
     let device =
         Device::create(path, &CreateOptions { force: true, ..CreateOptions::new((2 * bytes).max(256 << 20)) })?;
     let mut sides = Vec::new();
-    for kind in 0..KINDS.len() {
+    for (kind, name) in KINDS.iter().enumerate() {
         for method in Compression::ALL {
             let options = NamespaceOptions::records(KeyKind::U64).with_compression(method);
-            let namespace = device.create_namespace(&format!("{} {method}", KINDS[kind]), &options)?;
+            let namespace = device.create_namespace(&format!("{name} {method}"), &options)?;
             let before = device.stats().live_bytes;
             load(&device, namespace, kind, settings)?;
             device.settle()?;
