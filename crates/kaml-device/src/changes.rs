@@ -8,6 +8,7 @@
 //! the core but the position up to which frames are committed, and a Put does nothing for it. A frame that is being overwritten fails its
 //! checksums.
 
+use crate::compression::{Compression, pack};
 use crate::core::Core;
 use crate::format::frame::{Frame, FrameHeader};
 use crate::format::range::KeyRange;
@@ -317,12 +318,23 @@ impl PlacedChange {
             return None;
         }
         let (key, expires) = (record.full_key(stored)?.to_buf(), record.expires(stored)?);
-        let value = stored[..record.own_value_bytes(stored)?].to_vec();
+        let value = record.given_value(stored)?;
         Some(PlacedValue { key, value, expires })
     }
 
     /// Whether this is the value that was committed.
     pub fn is_value(&self, key: &KeyBuf, value: &[u8], expires: u64) -> bool {
+        if !self.record.packed {
+            return self.is_stored(key, value, expires);
+        }
+        // Equal values become equal bytes by the same method.
+        let mut packed = Vec::new();
+        Compression::ALL.into_iter().any(|method| {
+            pack(method, value, value.len().saturating_sub(1), &mut packed) && self.is_stored(key, &packed, expires)
+        })
+    }
+
+    fn is_stored(&self, key: &KeyBuf, value: &[u8], expires: u64) -> bool {
         let mut stored = crc_fast::crc32_iscsi(value);
         let mut bytes = value.len();
         if self.record.key.is_digest() {
@@ -353,7 +365,7 @@ fn changes_of(records: Vec<(Record, &[u8])>) -> Option<Vec<RingChange>> {
         let key = || record.full_key(body).map(|key| key.to_buf());
         changes.push(match record.kind {
             RecordKind::Value | RecordKind::Expiring => {
-                let value = body[..record.own_value_bytes(body)?].to_vec();
+                let value = record.given_value(body)?;
                 RingChange::Put { namespace, key: key()?, value, expires: record.expires(body)? }
             }
             RecordKind::Tombstone if record.key.is_digest() && body.is_empty() => RingChange::DeleteOfDigest,

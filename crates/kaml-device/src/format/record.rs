@@ -467,6 +467,16 @@ impl Record {
         !self.packed || own().is_some_and(|own| unpack(own, &mut Vec::new()).is_ok())
     }
 
+    /// The value as a caller gave it, from what is stored; nothing if it cannot be there.
+    pub(crate) fn given_value(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        let own = stored.get(..self.own_value_bytes(stored)?)?;
+        if !self.packed {
+            return Some(own.to_vec());
+        }
+        let mut value = Vec::new();
+        unpack(own, &mut value).ok().map(|()| value)
+    }
+
     /// Bytes of the value as a caller gave it, for what counts them; of one that is damaged as many as are stored.
     pub(crate) fn given_value_bytes(&self, stored: &[u8]) -> u64 {
         let Some(own) = self.own_value_bytes(stored) else { return stored.len() as u64 };
