@@ -300,8 +300,12 @@ public final class Cluster {
         }
         peers.getFirst().call("shutdown");
         // The other nodes stop their caches later. A node that ended before would look like one that has failed.
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
         for (Peer peer : peers) {
             while (!peer.call("ended").equals("yes")) {
+                if (System.nanoTime() > end) {
+                    throw new IllegalStateException("a node did not stop its caches within 180 s of the shutdown: " + peer.directory());
+                }
                 Thread.sleep(50);
             }
         }
