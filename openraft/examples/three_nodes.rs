@@ -8,7 +8,8 @@ use kaml_openraft::{Application, Changes, LogStore, StateMachine};
 use openraft::error::{InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError};
 use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest,
+    VoteResponse,
 };
 use openraft::{BasicNode, Raft, SnapshotPolicy};
 use serde::de::DeserializeOwned;
@@ -184,7 +185,8 @@ async fn answer(mut stream: UnixStream, raft: Raft<Config>, state: StateMachine<
             send(&mut stream, &(is_leader, metrics.last_applied.map_or(0, |id| id.index))).await
         }
         Message::Records => {
-            let records = state.records().iter().map(|record| record.map(|(key, value)| (key.as_bytes().to_vec(), value)));
+            let records =
+                state.records().iter().map(|record| record.map(|(key, value)| (key.as_bytes().to_vec(), value)));
             send(&mut stream, &records.collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?).await
         }
     }

@@ -10,9 +10,7 @@
 use crate::{batch_bytes, blocking, decode, encode, ordered};
 use kaml::{AsyncDevice, Batch, Device, Error, Namespace};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
-use openraft::{
-    LogId, OptionalSend, RaftLogId, RaftLogReader, RaftTypeConfig, StorageError, StorageIOError, Vote,
-};
+use openraft::{LogId, OptionalSend, RaftLogId, RaftLogReader, RaftTypeConfig, StorageError, StorageIOError, Vote};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -41,7 +39,13 @@ pub struct LogStore<C> {
 impl<C> Clone for LogStore<C> {
     fn clone(&self) -> Self {
         let LogStore { log, state, commands, batch_bytes, types } = self;
-        LogStore { log: log.clone(), state: state.clone(), commands: commands.clone(), batch_bytes: *batch_bytes, types: *types }
+        LogStore {
+            log: log.clone(),
+            state: state.clone(),
+            commands: commands.clone(),
+            batch_bytes: *batch_bytes,
+            types: *types,
+        }
     }
 }
 
@@ -101,7 +105,9 @@ impl<C: RaftTypeConfig> RaftLogReader<C> for LogStore<C> {
     ) -> Result<Vec<C::Entry>, StorageError<C::NodeId>> {
         let (log, bounds) = (self.log.clone(), (range.start_bound().cloned(), range.end_bound().cloned()));
         let read = move || {
-            let entry = |found: Result<_, Error>| found.map_err(io::Error::other).and_then(|(_, bytes): (_, Vec<u8>)| decode("a log entry", &bytes));
+            let entry = |found: Result<_, Error>| {
+                found.map_err(io::Error::other).and_then(|(_, bytes): (_, Vec<u8>)| decode("a log entry", &bytes))
+            };
             log.range(bounds).map(entry).collect()
         };
         blocking(read).await.map_err(|error| StorageIOError::read_logs(&error).into())
@@ -116,7 +122,8 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
         let purged: Option<LogId<C::NodeId>> = self.load(PURGED).await.map_err(failed)?;
         let log = self.log.clone();
         let last = blocking(move || log.last().map_err(io::Error::other)).await.map_err(failed)?;
-        let last: Option<C::Entry> = last.map(|(_, bytes)| decode("a log entry", &bytes)).transpose().map_err(failed)?;
+        let last: Option<C::Entry> =
+            last.map(|(_, bytes)| decode("a log entry", &bytes)).transpose().map_err(failed)?;
         // After a crash, entries may be there that were purged.
         let last = last.map(|entry| entry.get_log_id().clone()).max(purged.clone());
         Ok(LogState { last_purged_log_id: purged, last_log_id: last })

@@ -14,8 +14,8 @@ use kaml::{Batch, Device, Error, KeyBuf, Namespace, Snapshot as Moment};
 use openraft::entry::RaftPayload;
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{
-    Entry, EntryPayload, LogId, OptionalSend, RaftLogId, RaftSnapshotBuilder, RaftTypeConfig, SnapshotMeta, StorageError,
-    StorageIOError, StoredMembership,
+    Entry, EntryPayload, LogId, OptionalSend, RaftLogId, RaftSnapshotBuilder, RaftTypeConfig, SnapshotMeta,
+    StorageError, StorageIOError, StoredMembership,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -136,14 +136,19 @@ where
     pub fn open(device: &Device, name: &str, snapshots: &Path, application: A) -> Result<Self, Error> {
         let meta = ordered(device, &format!("{name}.state"))?;
         let machine = match meta.get(MACHINE)? {
-            Some(bytes) => decode("the state", &bytes)
-                .map_err(|source| Error::Io { path: name.into(), what: "opening the state", source: Arc::new(source) })?,
+            Some(bytes) => decode("the state", &bytes).map_err(|source| Error::Io {
+                path: name.into(),
+                what: "opening the state",
+                source: Arc::new(source),
+            })?,
             None => Machine { records: 0, applied: None, membership: StoredMembership::default() },
         };
         let current = records_name(name, machine.records);
         let records = ordered(device, &current)?;
         let prefix = records_name(name, 0).trim_end_matches('0').to_owned();
-        for left in device.namespaces().into_iter().filter(|info| info.name.starts_with(&prefix) && info.name != current) {
+        for left in
+            device.namespaces().into_iter().filter(|info| info.name.starts_with(&prefix) && info.name != current)
+        {
             device.delete_namespace(left.id)?;
         }
         let path = snapshots.join(name);

@@ -4,9 +4,7 @@ use kaml::{CreateOptions, Device, Durability};
 use kaml_openraft::{Application, Changes, LogStore, StateMachine};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::testing::{StoreBuilder, Suite};
-use openraft::{
-    CommittedLeaderId, Entry, EntryPayload, LogId, RaftLogReader, RaftSnapshotBuilder, StorageError, Vote,
-};
+use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId, RaftLogReader, RaftSnapshotBuilder, StorageError, Vote};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -103,7 +101,8 @@ fn crashes_lose_nothing() {
         assert_eq!(log.read_committed().await.unwrap(), Some(id(12)));
         let found = log.get_log_state().await.unwrap();
         assert_eq!((found.last_purged_log_id, found.last_log_id), (Some(id(6)), Some(id(17))));
-        let indexes: Vec<u64> = log.try_get_log_entries(..).await.unwrap().iter().map(|entry| entry.log_id.index).collect();
+        let indexes: Vec<u64> =
+            log.try_get_log_entries(..).await.unwrap().iter().map(|entry| entry.log_id.index).collect();
         assert_eq!(indexes, (7..=17).collect::<Vec<u64>>());
         assert_eq!(state.applied_state().await.unwrap().0, Some(id(12)));
         let values: Vec<_> = state.records().iter().map(|record| record.unwrap().1).collect();
