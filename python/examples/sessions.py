@@ -30,7 +30,7 @@ class Sessions:
 
     def begin(self, **data: Any) -> str:
         """Begins a session with some data. Returns its token, which nobody can guess."""
-        token = secrets.token_urlsafe(24)
+        token = secrets.token_hex(24)
         self._store.run(lambda txn: self._keep(txn, token, None, data))
         return token
 

@@ -47,6 +47,6 @@ fn wrong_compression_is_refused() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("none, lz4 or zstd"), "{refused:?}");
     world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
-    let refused = world.fails(1, &["namespace", "set", "data.kaml", "past", "--compression", "lz4"]);
+    let refused = world.fails(2, &["namespace", "set", "data.kaml", "past", "--compression", "lz4"]);
     assert!(refused.contains("cannot compress"), "{refused}");
 }

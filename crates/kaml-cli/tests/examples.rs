@@ -94,8 +94,8 @@ fn here(example: &str) -> Option<String> {
             .replace("NQN copy.kaml", "NQN copy.kaml --once")
             .replace("/var/lib/node_exporter/", "")
             .replace("larger.kaml --capacity 64G", "larger.kaml --capacity 2GiB")
-            .replace("zstd", "gzip")
-            .replace("monday.backup.gzip", "monday.backup.zst")
+            .replace("zstd >", "gzip >")
+            .replace("zstd -d", "gzip -d")
             .replace("| jq -r .key", "| cat")
             .replace("| jq -r .path", "| cat")
             .replace("| jq .stats.free_blocks", "| cat"),
