@@ -252,7 +252,7 @@ fn what_makes_no_sense_is_refused() {
     let (listed, range) = (on(any).name_range(&KeyRange::ALL).unwrap(), on(ordered).name_range(&from).unwrap());
     assert_eq!(status(on(any).retrieve_range(listed, flag::REVERSE, 0, 5000)), Status::NOT_ORDERED);
     assert_eq!(status(on(any).retrieve_range(range, 0, 0, 5000)), Status::INVALID_FIELD);
-    assert_eq!(status(on(ordered).retrieve_range(range, 4, 0, 5000)), Status::INVALID_FIELD);
+    assert_eq!(status(on(ordered).retrieve_range(range, 8, 0, 5000)), Status::INVALID_FIELD);
     assert_eq!(status(on(ordered).retrieve_range(range, 0, 0, PAGE_BYTES_MIN - 1)), Status::SGL_LENGTH);
     assert_eq!(status(on(ordered).retrieve_range(range + 1, 0, 0, 5000)), Status::NO_SUCH_LIST);
     let theirs = KeyValue::new(&another.queues()[0], ordered);
