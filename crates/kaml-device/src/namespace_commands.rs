@@ -194,6 +194,7 @@ impl Core {
     /// What is left of a namespace that is gone: its index, and records that only snapshots saw.
     fn forget_space(&mut self, id: u32, mut space: Namespace) -> (Option<IndexWriter>, Superseded) {
         self.catalog.directory.remove(id);
+        self.catalog.image_loads.remove(&id);
         self.catalog.unpublished.retain(|unpublished| *unpublished != id);
         self.collector.wants_index.take_if(|wanted| *wanted == id);
         *space.shared.index.write().expect("no panics under this lock") = None;

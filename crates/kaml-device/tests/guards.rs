@@ -292,6 +292,20 @@ fn images_count_until_their_index_is_loaded() {
     assert_eq!(device.get(1).unwrap().unwrap(), b"new");
 }
 
+/// Goal:   nobody is requested to load the index of a namespace that is gone.
+/// Method: a key is looked up by an image; the index is loaded for a deletion before it is loaded for readers.
+#[test]
+fn deleted_namespaces_need_no_load() {
+    let mut device = Device::new(40);
+    device.put(1, b"x");
+    let namespace = device.namespace;
+    device.unload();
+    assert!(device.core.flash_index(namespace, 0).is_some());
+    device.core.load_index(&device.medium, namespace).unwrap();
+    assert!(device.core.delete_namespace(namespace, &std::collections::BTreeSet::new()).is_ok());
+    assert_eq!(device.core.image_load(), None);
+}
+
 /// Goal:   the ring takes as many frames as it has room for and not one sector more: the oldest one that opening needs is not
 ///         overwritten.
 /// Method: frames of one sector until no more is taken, with a root that cannot move the tail left out; then opened after a crash.
