@@ -82,8 +82,8 @@ pub(crate) fn write<C: RaftTypeConfig>(
 }
 
 /// Reads a snapshot: what it has, and its records. Whether it is whole is known at the end, so the last item may be an error.
-pub(crate) fn read<C: RaftTypeConfig>(path: &Path) -> io::Result<(Meta<C>, Records)> {
-    let mut from = Summed::new(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?));
+pub(crate) fn read<C: RaftTypeConfig>(file: File) -> io::Result<(Meta<C>, Records)> {
+    let mut from = Summed::new(BufReader::with_capacity(BUFFER_BYTES, file));
     if bytes_of(&mut from, 4)? != MAGIC {
         return Err(damaged("it does not begin with KRS1"));
     }

@@ -20,7 +20,7 @@ use openraft::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -237,13 +237,13 @@ where
         File::open(&finished)
     }
 
-    fn install(&self, meta: &Meta<C>) -> io::Result<()> {
-        let received = self.file("received");
-        File::open(&received)?.sync_all()?;
+    fn install(&self, meta: &Meta<C>, mut file: File) -> io::Result<()> {
+        file.rewind()?;
+        let copy = file.try_clone()?;
         let mut state = self.lock();
         let number = state.machine.records + 1;
         let fresh = ordered(&state.device, &records_name(&state.name, number)).map_err(io::Error::other)?;
-        let filled = snapshot::read::<C>(&received).and_then(|(_, records)| self.fill(&fresh, records));
+        let filled = snapshot::read::<C>(copy).and_then(|(_, records)| self.fill(&fresh, records));
         if let Err(error) = filled {
             // Half of a snapshot is of no use to anybody.
             state.device.delete_namespace(fresh.id()).map_err(io::Error::other)?;
@@ -256,7 +256,16 @@ where
         state.machine = machine;
         state.device.delete_namespace(old.id()).map_err(io::Error::other)?;
         drop(state);
-        self.finish(&received).map(drop)
+        file.rewind()?;
+        let unfinished = self.file("building");
+        let mut kept = File::create(&unfinished)?;
+        io::copy(&mut file, &mut kept)?;
+        kept.sync_all()?;
+        self.finish(&unfinished)?;
+        match fs::remove_file(self.file("received")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn fill(&self, fresh: &Namespace, records: impl Iterator<Item = io::Result<(Vec<u8>, Vec<u8>)>>) -> io::Result<()> {
@@ -274,7 +283,7 @@ where
 
     fn current(&self) -> io::Result<Option<(Meta<C>, File)>> {
         let path = self.file("snapshot");
-        match snapshot::read::<C>(&path) {
+        match File::open(&path).and_then(snapshot::read::<C>) {
             Ok((meta, _)) => Ok(Some((meta, File::open(path)?))),
             // Raft builds another one.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(None),
@@ -361,9 +370,9 @@ where
         meta: &Meta<C>,
         snapshot: Box<tokio::fs::File>,
     ) -> Result<(), StorageError<C::NodeId>> {
-        drop(snapshot.into_std().await); // what is written is in the file then
+        let file = snapshot.into_std().await; // what is written is in the file then
         let (shared, of) = (self.shared.clone(), meta.clone());
-        let installed = blocking(move || shared.install(&of)).await;
+        let installed = blocking(move || shared.install(&of, file)).await;
         installed.map_err(|error| StorageIOError::write_snapshot(Some(meta.signature()), &error).into())
     }
 
