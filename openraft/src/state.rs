@@ -278,7 +278,8 @@ where
             }
             batch.put(fresh.id(), &KeyBuf::new(&key).map_err(io::Error::other)?, &value);
         }
-        fresh.device().write(&batch).map_err(io::Error::other)
+        // A state without records has a snapshot, too.
+        if batch.is_empty() { Ok(()) } else { fresh.device().write(&batch).map_err(io::Error::other) }
     }
 
     fn current(&self) -> io::Result<Option<(Meta<C>, File)>> {
