@@ -169,7 +169,7 @@ class Client:
         return True
 
     def _begin(self, count: int) -> _Task:
-        """Of a caller that holds the lock, and keeps it until the work is queued: `close` ends the threads behind it."""
+        """The caller holds the lock until the work is queued. So `close` cannot end the threads before it."""
         if self._is_closed:
             raise ValueError("the client is closed")
         self._number += 1

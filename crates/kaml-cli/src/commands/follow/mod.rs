@@ -64,7 +64,7 @@ pub struct Arguments {
     progress: bool,
 }
 
-/// Why following stops for now.
+/// Why following the source ends, for a moment or for good.
 pub enum Stop {
     /// The source cannot be reached, or has to be looked at anew.
     Again(String),
