@@ -32,7 +32,7 @@ pub enum Operand {
 
 impl Operand {
     /// The counter afterwards; nothing if that does not fit.
-    fn apply(self, counter: Option<i64>) -> Option<i64> {
+    pub fn apply(self, counter: Option<i64>) -> Option<i64> {
         match (self, counter) {
             (Operand::Add(number), counter) => counter.unwrap_or(0).checked_add(number),
             (Operand::Max(number), Some(counter)) => Some(counter.max(number)),

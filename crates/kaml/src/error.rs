@@ -123,9 +123,9 @@ pub enum Error {
     /// Compression of a namespace that holds something else than records.
     #[error("a namespace of {0} cannot compress: create it without compression")]
     BadCompression(&'static str),
-    /// A record of a namespace whose records expire, in a store: it would show what it has cached beyond that time.
+    /// A range of a namespace whose records expire, in a transaction: the lock of a record that has expired keeps no others out of the range.
     #[error(
-        "records of namespace {0} expire, so a store cannot cache them; use the device, or a namespace without a time to live"
+        "records of namespace {0} expire, so a transaction cannot lock a range of them; read them by their keys, or a snapshot"
     )]
     NotInStore(NamespaceId),
     /// A command on versions, of a namespace that does not keep them.

@@ -144,10 +144,6 @@ const READS_ANSWERED_MIN: usize = 4;
 const PUT_OFF_MAX: usize = 4;
 
 impl AsyncQueue {
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
     pub(crate) fn new(shared: Arc<Shared>, by: By, depth: u32) -> AsyncQueue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);

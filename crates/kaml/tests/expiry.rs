@@ -2,8 +2,8 @@
 
 use kaml::{
     Batch, CreateOptions, Device, Error, Expiry, KeyKind, MergePolicy, NamespaceChange, NamespaceOptions, OpenOptions,
-    RestoreSource, VersionOptions,
-    store::{Store, StoreOptions},
+    Operand, RestoreSource, VersionOptions,
+    store::{Store, StoreOptions, Update, WriteMode},
 };
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -199,10 +199,151 @@ fn what_cannot_expire_is_refused() {
     brief.put_expiring("a", b"1", Expiry::After(HOUR)).unwrap();
     let store = Store::open(device.clone(), &StoreOptions::new(1 << 20)).unwrap();
     assert_eq!(store.get(kept.id(), "a").unwrap().as_deref(), Some(&b"1"[..]));
-    assert!(matches!(store.get(brief.id(), "a"), Err(Error::NotInStore(_))));
-    assert!(matches!(store.put(brief.id(), "b", b"1"), Err(Error::NotInStore(_))));
+    let ttl = NamespaceChange { default_ttl_ms: Some(None), ..NamespaceChange::default() };
+    assert!(matches!(device.set_namespace(brief.id(), &ttl), Err(Error::StoreIsOpen)));
     pass(&device, HOUR);
     assert!(!brief.exists("a").unwrap());
     store.put(brief.id(), "b", b"1").unwrap();
     assert_eq!(store.get(brief.id(), "b").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+/// Each way to open a store, with its name.
+fn modes() -> Vec<(&'static str, StoreOptions)> {
+    let mut modes = Vec::new();
+    for (name, early_release, write_mode, delay) in [
+        ("through", true, WriteMode::Through, Duration::ZERO),
+        ("strict", false, WriteMode::Through, Duration::ZERO),
+        ("back", false, WriteMode::Back, Duration::ZERO),
+        ("delay", true, WriteMode::Through, HOUR),
+        ("delay, back", false, WriteMode::Back, HOUR),
+    ] {
+        let mut options = StoreOptions::new(1 << 20);
+        (options.early_release, options.write_mode, options.durability_delay) = (early_release, write_mode, delay);
+        modes.push((name, options));
+    }
+    modes
+}
+
+/// Goal:   a store shows no record after its time, whatever put it and whatever reads it; records of the same namespace that do not expire remain, and
+///         are cached.
+/// Method: a namespace with a time to live and one without, in each mode and kind of keys; puts, transactions and queues store records, everything that
+///         reads sees them, and nothing does an hour later, a transaction that has read them before included.
+#[test]
+fn a_store_shows_nothing_after_its_time() {
+    for ((mode, options), keys) in modes()
+        .into_iter()
+        .flat_map(|mode| [KeyKind::Bytes, KeyKind::Ordered].map(|keys| ((mode.0, mode.1.clone()), keys)))
+    {
+        let device = device();
+        let brief = device.create_namespace("brief", &NamespaceOptions::records(keys).with_ttl(HOUR)).unwrap();
+        let mixed = device.create_namespace("mixed", &NamespaceOptions::records(keys)).unwrap();
+        device.put(brief, "old", b"old").unwrap();
+        let store = Store::open(device.clone(), &options).unwrap();
+        store.put(brief, "put", b"put").unwrap();
+        store.put(mixed, "kept", b"kept").unwrap();
+        store.put(mixed, "changed", b"kept").unwrap();
+        store.put_expiring(mixed, "changed", b"changed", Expiry::After(HOUR)).unwrap();
+        store.put_expiring(brief, "never", b"never", Expiry::Never).unwrap();
+        store
+            .run(|txn| {
+                txn.insert(brief, "txn", b"txn")?;
+                txn.upsert_expiring(mixed, "expiring", b"expiring", Expiry::After(HOUR))?;
+                txn.upsert_expiring(mixed, "again", b"x", Expiry::After(HOUR))?;
+                txn.upsert(mixed, "again", b"again")?;
+                assert_eq!(txn.read(mixed, "expiring")?.as_deref(), Some(&b"expiring"[..]));
+                Ok(())
+            })
+            .unwrap();
+        let mut queue = store.queue(4);
+        queue.put(1, brief, "queued", b"queued");
+        queue.update(2, brief, "updated", |_| Update::Store(b"updated".to_vec()));
+        let mut answers = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        assert!(answers.iter().all(|answer| answer.result.is_ok()), "{mode}: {answers:?}");
+        answers.clear();
+        let all = [
+            (brief, "old", false),
+            (brief, "put", false),
+            (brief, "txn", false),
+            (brief, "queued", false),
+            (brief, "updated", false),
+            (brief, "never", true),
+            (mixed, "kept", true),
+            (mixed, "changed", false),
+            (mixed, "expiring", false),
+            (mixed, "again", true),
+        ];
+        let mut txn = store.begin().unwrap();
+        for is_before in [true, false] {
+            for (space, key, stays) in all {
+                let expected = (is_before || stays).then_some(key.as_bytes());
+                let what = format!("{mode}, {keys:?}: {key}");
+                for _ in 0..2 {
+                    assert_eq!(store.get(space, key).unwrap().as_deref(), expected, "{what}");
+                }
+                assert_eq!(store.exists(space, key).unwrap(), expected.is_some(), "{what}");
+                assert_eq!(store.get_with(space, key, <[u8]>::to_vec).unwrap().as_deref(), expected, "{what}");
+                let many = store.get_many(space, [key, "kept"]).unwrap();
+                assert_eq!(many[0].as_deref(), expected, "{what}");
+                assert_eq!(txn.read(space, key).unwrap().as_deref(), expected, "{what}");
+                queue.get(1, space, key);
+                while queue.in_flight() > 0 {
+                    queue.poll(true, &mut answers);
+                }
+                assert_eq!(answers.pop().unwrap().result.unwrap().as_deref(), expected, "{what}");
+            }
+            if is_before {
+                pass(&device, HOUR);
+            }
+        }
+        txn.commit().unwrap();
+        assert!(matches!(store.run(|txn| txn.update(brief, "put", b"")), Err(Error::Conflict { present: false, .. })));
+        let hits = store.stats().hit_count;
+        store.get(mixed, "kept").unwrap();
+        assert_eq!(store.stats().hit_count, hits + 1, "{mode}");
+        if keys == KeyKind::Ordered {
+            assert!(matches!(store.range(brief, "a".., 9), Err(Error::NotInStore(_))));
+        }
+        store.flush().unwrap();
+        drop((txn, queue, store));
+        assert_eq!(device.get(mixed, "again").unwrap().as_deref(), Some(&b"again"[..]));
+        assert_eq!(device.get(brief, "txn").unwrap(), None);
+    }
+}
+
+/// Goal:   counters and expected values in a store are those of a device, in each mode; a counter keeps the time at which it expires.
+/// Method: operands and expected values that hold and do not, by themselves and in transactions; then an hour passes.
+#[test]
+fn counters_and_expected_values_in_a_store() {
+    for (mode, options) in modes() {
+        let device = device();
+        let space = device.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        let store = Store::open(device.clone(), &options).unwrap();
+        assert_eq!(store.apply(space, "visits", Operand::Add(5)).unwrap(), 5, "{mode}");
+        assert_eq!(store.apply(space, "visits", Operand::Min(3)).unwrap(), 3);
+        assert!(matches!(store.apply(space, "visits", Operand::Add(i64::MAX)), Err(Error::CounterOverflow { .. })));
+        store.put(space, "text", b"text").unwrap();
+        assert!(matches!(store.apply(space, "text", Operand::Add(1)), Err(Error::NotACounter { bytes: 4, .. })));
+        store.put_expiring(space, "brief", &7i64.to_le_bytes(), Expiry::After(HOUR)).unwrap();
+        let (first, second) = store
+            .run(|txn| Ok((txn.apply(space, "brief", Operand::Add(1))?, txn.apply(space, "brief", Operand::Max(9))?)))
+            .unwrap();
+        assert_eq!((first, second), (8, 9));
+        store.compare_and_set(space, "text", Some(b"text"), Some(b"new")).unwrap();
+        let refused = store.compare_and_set(space, "text", Some(b"text"), None);
+        assert!(matches!(refused, Err(Error::ValueDiffers { present: true, .. })));
+        let refused = store.compare_and_set(space, "none", Some(b"text"), None);
+        assert!(matches!(refused, Err(Error::ValueDiffers { present: false, .. })));
+        store.compare_and_set(space, "text", Some(b"new"), None).unwrap();
+        store.compare_and_set(space, "text", None, None).unwrap();
+        pass(&device, HOUR);
+        assert_eq!(store.apply(space, "brief", Operand::Add(1)).unwrap(), 1, "{mode}: a new counter");
+        pass(&device, HOUR);
+        drop(store);
+        let value = |key: &str| device.get(space, key).unwrap();
+        assert_eq!((value("visits"), value("text")), (Some(3i64.to_le_bytes().to_vec()), None), "{mode}");
+        assert_eq!(value("brief"), Some(1i64.to_le_bytes().to_vec()), "{mode}: it does not expire");
+    }
 }

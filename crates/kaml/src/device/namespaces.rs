@@ -53,11 +53,15 @@ impl Device {
     /// # Errors
     /// - [`Error::UnknownNamespace`]; [`Error::NamespaceExists`], [`Error::BadName`], [`Error::UnknownLog`],
     ///   [`Error::LogTwice`] for what it is to be.
+    /// - [`Error::StoreIsOpen`] if the time to live is changed while a store is open over the device.
     /// - [`Error::KeepsNoVersions`] if rules for merges are set where no versions are kept.
     /// - [`Error::ReadOnly`], [`Error::Stopped`], [`Error::Closed`] if the device takes no changes; [`Error::NoSpace`] if its
     ///   file system is full.
     pub fn set_namespace(&self, id: NamespaceId, change: &NamespaceChange) -> Result<(), Error> {
         let mut core = self.shared().lock();
+        if change.default_ttl_ms.is_some() {
+            self.shared().admit(self.by())?; // it knows which records it can cache
+        }
         if let Err(error) = core.set_namespace(id, change) {
             return Err(self.shared().refused_under(core, error));
         }

@@ -3,10 +3,9 @@
 //! Lives here:       the traits, and how [`Device`] keeps them.
 //! Implements:       docs/ARCHITECTURE.md "The record cache".
 
-use crate::driver::Shared;
 use crate::queue::{finish_ring_writes, has_ring_writes};
-use crate::{Answer, AsyncQueue, Batch, Bytes, Commit, Device, Error, KeyBuf, KeyRef, NamespaceId, Snapshot};
-use kaml_device::SpaceReader;
+use crate::{Answer, AsyncQueue, Batch, Bytes, Commit, Device, Error, Expiry, KeyBuf, KeyRef, NamespaceId, Snapshot};
+use kaml_device::{Expires, SpaceReader};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -203,6 +202,26 @@ pub trait Backing: Send + Sync + 'static {
     /// What it takes.
     fn limits(&self) -> Limits;
 
+    /// Whether records of a namespace expire, or will unless a put requests something else. The cache keeps no values of such a namespace.
+    fn expires(&self, namespace: NamespaceId) -> bool {
+        let _ = namespace;
+        false
+    }
+
+    /// Whether records of a namespace expire unless a put requests something else. It does not change while a store is open.
+    fn has_ttl(&self, namespace: NamespaceId) -> bool {
+        let _ = namespace;
+        false
+    }
+
+    /// When the record of a key expires; nothing if the key does not exist.
+    ///
+    /// # Errors
+    /// As [`Device::expiry`].
+    fn expiry(&self, namespace: NamespaceId, key: KeyRef<'_>) -> Result<Option<Expiry>, Error> {
+        Ok(self.exists(namespace, key)?.then_some(Expiry::Never))
+    }
+
     /// Largest value that a namespace takes; any number for an unknown one.
     fn value_bytes_max(&self, namespace: NamespaceId) -> u64 {
         let _ = namespace;
@@ -246,7 +265,7 @@ impl BatchReader for DeviceReader {
         let shared = self.device.shared();
         let is_gathered = |namespace| {
             let of = shared.reader.of(namespace);
-            matches!(of, Ok(SpaceReader::Records(_))) && check_expiry(shared, namespace).is_ok()
+            matches!(of, Ok(SpaceReader::Records(_))) && !shared.reader.has_expiry(namespace).unwrap_or(false)
         };
         let (mut together, mut alone): (Vec<usize>, Vec<usize>) =
             (0..records.len()).partition(|place| is_gathered(records[*place].0));
@@ -288,29 +307,12 @@ impl DeviceReader {
     }
 }
 
-/// Refuses records that expire: what is cached of them would be seen afterwards.
-fn check_expiry(shared: &Shared, namespace: NamespaceId) -> Result<(), Error> {
-    match shared.reader.has_expiry(namespace) {
-        Ok(true) => Err(Error::NotInStore(namespace)),
-        Ok(false) | Err(_) => Ok(()), // the command reports the error
-    }
-}
-
-fn check_expiry_of(shared: &Shared, batch: &Batch) -> Result<(), Error> {
-    match shared.reader.has_any_expiry() {
-        true => batch.records().try_for_each(|record| check_expiry(shared, record.namespace)),
-        false => Ok(()),
-    }
-}
-
 impl CommandQueue for AsyncQueue {
     fn get(&mut self, token: u64, namespace: NamespaceId, key: KeyRef<'_>) -> Result<(), Error> {
-        check_expiry(self.shared(), namespace)?;
         AsyncQueue::get(self, token, namespace, key)
     }
 
     fn put(&mut self, token: u64, namespace: NamespaceId, key: KeyRef<'_>, value: Option<&[u8]>) -> Result<(), Error> {
-        check_expiry(self.shared(), namespace)?;
         match value {
             Some(value) => AsyncQueue::put(self, token, namespace, key, value),
             None => AsyncQueue::delete(self, token, namespace, key),
@@ -366,7 +368,6 @@ impl Backing for Device {
     }
 
     fn get_into(&self, namespace: NamespaceId, key: KeyRef<'_>, value: &mut Vec<u8>) -> Result<bool, Error> {
-        check_expiry(self.shared(), namespace)?;
         Device::get_into(self, namespace, key, value)
     }
 
@@ -402,17 +403,27 @@ impl Backing for Device {
     }
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
-        check_expiry_of(self.shared(), batch)?;
         Device::write(self, batch)
     }
 
     fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
-        check_expiry_of(self.shared(), batch)?;
         Ok(Box::new(Device::submit(self, batch)?))
     }
 
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
         Device::delete_namespace(self, namespace)
+    }
+
+    fn expires(&self, namespace: NamespaceId) -> bool {
+        self.shared().reader.has_expiry(namespace).unwrap_or(false)
+    }
+
+    fn has_ttl(&self, namespace: NamespaceId) -> bool {
+        self.shared().reader.expires_at(namespace, Expires::Default).is_ok_and(|time| time != 0)
+    }
+
+    fn expiry(&self, namespace: NamespaceId, key: KeyRef<'_>) -> Result<Option<Expiry>, Error> {
+        Device::expiry(self, namespace, key)
     }
 
     fn before_sleep(&self) {

@@ -13,6 +13,7 @@ use super::backing::CommandQueue;
 use super::cache::{Cache, LockHold, Place};
 use super::line::{Lost, Ticket};
 use super::locks::XcbId;
+use super::reads::Load;
 use super::shard::Content;
 use super::xcb::Phase;
 use crate::sync::thread_local;
@@ -45,7 +46,7 @@ enum Command {
     /// The record is locked until it has this content, or keeps the one that it has.
     Replace(Held, Content),
     /// For the cache: the entry's slot and the number of the load.
-    Read(Place, u32, u32),
+    Read(Place, u32, Load),
 }
 
 /// How a command has ended.
@@ -97,7 +98,7 @@ impl InFlight {
         at: usize,
         place: Place,
         key: KeyRef<'_>,
-        (slot, load): (u32, u32),
+        (slot, load): (u32, Load),
     ) -> Result<(), Error> {
         let started = self.device.get(at as u64, place.id.namespace, key);
         match started {

@@ -57,6 +57,7 @@ mod cache;
 mod clean;
 mod epochs;
 mod evict;
+mod expiring;
 mod gone;
 mod in_flight;
 mod line;
@@ -397,7 +398,7 @@ impl Store {
         }
     }
 
-    /// continues after commits with delayed durability were lost ([`Error::CommitsLost`]): records are as they were before
+    /// Continues after commits with delayed durability were lost ([`Error::CommitsLost`]): records are as they were before
     /// these. Returns how many they were; 0 if none are.
     pub fn acknowledge_lost(&self) -> u64 {
         self.inner.epochs.as_ref().map_or(0, |epochs| epochs.acknowledge_lost())

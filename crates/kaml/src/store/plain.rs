@@ -7,7 +7,7 @@ use super::cache::Peek;
 use super::line::{CommitStatus, Ticket};
 use super::shard::Content;
 use super::{Store, Value, WriteMode};
-use crate::{Error, KeyRef, NamespaceId};
+use crate::{Error, Expiry, KeyRef, NamespaceId};
 use std::sync::Arc;
 
 impl Store {
@@ -35,13 +35,24 @@ impl Store {
         key: KeyRef<'_>,
         value: Option<Arc<[u8]>>,
     ) -> Result<(), Error> {
-        let is_back = self.inner.write_mode == WriteMode::Back;
         if self.inner.stays_in_cache(value.as_deref()) {
             return self.put_back(namespace, key, value.map_or(Content::Absent, Content::Value));
         }
+        self.put_through(namespace, key, value.as_ref(), Expiry::Default)
+    }
+
+    /// Stores a record, or deletes it, on the device.
+    pub(super) fn put_through(
+        &self,
+        namespace: NamespaceId,
+        key: KeyRef<'_>,
+        value: Option<&Arc<[u8]>>,
+        expiry: Expiry,
+    ) -> Result<(), Error> {
+        let is_back = self.inner.write_mode == WriteMode::Back;
         self.run_plain(|| {
             let mut txn = self.begin()?;
-            txn.set(namespace, key, value.clone())?;
+            txn.set(namespace, key, value.cloned(), expiry)?;
             if is_back { txn.commit() } else { txn.commit_durable() }
         })
     }
@@ -49,6 +60,11 @@ impl Store {
     fn put_back(&self, namespace: NamespaceId, key: KeyRef<'_>, content: Content) -> Result<(), Error> {
         if self.try_put_back(namespace, key, &content)? {
             return Ok(());
+        }
+        if let Content::Value(value) = &content
+            && self.inner.ranges.has_ttl(namespace)
+        {
+            return self.put_through(namespace, key, Some(value), Expiry::Default);
         }
         self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
         let shard = self.inner.cache.place_of(namespace, key)?.shard;
@@ -65,8 +81,8 @@ impl Store {
     ) -> Result<bool, Error> {
         let cache = &self.inner.cache;
         let place = cache.place(namespace, cache.key(key)?);
-        if matches!(content, Content::Value(_)) && self.inner.ranges.is_ordered(namespace) {
-            return Ok(false); // it may come into a range that a transaction has read
+        if matches!(content, Content::Value(_)) && !self.inner.ranges.is_plain(namespace) {
+            return Ok(false); // it may come into a range that a transaction has read, or expire
         }
         if matches!(cache.peek(&place, |_| ()), Peek::Miss | Peek::Busy) {
             cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take

@@ -16,11 +16,12 @@ use super::cache::{Peek, Place};
 use super::epochs::{Change, Epochs};
 use super::in_flight::{Ended, Held, InFlight};
 use super::line::{CommitStatus, Ticket};
+use super::reads::Load;
 use super::record::LongKey;
 use super::shard::Content;
 use super::value::Value;
 use super::{Store, WriteMode};
-use crate::{Error, KeyRef, NamespaceId};
+use crate::{Error, Expiry, KeyRef, NamespaceId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -258,9 +259,9 @@ impl StoreQueue {
             (Step::Settling(..), _) => self.settle(at),
             (Step::Following(_), _) => self.follow(at),
             (_, Work::Get) => self.look(at),
-            // What is added to an ordered namespace may have to wait for transactions that have read ranges.
+            // What is added to an ordered namespace may have to wait for transactions that have read ranges, and what expires for epochs.
             (Step::Waiting, Work::Set(Some(_)) | Work::Update(_))
-                if inner.ranges.is_ordered(operation.place.id.namespace) =>
+                if !inner.ranges.is_plain(operation.place.id.namespace) =>
             {
                 self.finish_blocking(at);
             }
@@ -326,7 +327,7 @@ impl StoreQueue {
     }
 
     /// Starts the device's read for the cache.
-    fn read(&mut self, at: usize, load: (u32, u32)) {
+    fn read(&mut self, at: usize, load: (u32, Load)) {
         let Operation { place, long, .. } = self.operation(at);
         let (place, long) = (*place, long.clone());
         let started = self.in_flight.borrow_mut().read(at, place, long.of(&place.id), load);
@@ -533,9 +534,9 @@ fn update_blocking(store: &Store, namespace: NamespaceId, key: KeyRef<'_>, chang
         Update::Keep => {}
         Update::Store(new) => {
             store.inner.check_value(namespace, &new)?;
-            txn.set(namespace, key, Some(new.into()))?;
+            txn.set(namespace, key, Some(new.into()), Expiry::Default)?;
         }
-        Update::Delete => txn.set(namespace, key, None)?,
+        Update::Delete => txn.set(namespace, key, None, Expiry::Default)?,
     }
     txn.commit_durable()
 }

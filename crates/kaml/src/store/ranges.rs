@@ -40,15 +40,20 @@ use std::sync::atomic::Ordering;
 const PAGE_KEYS: usize = 64;
 /// Pending keys beyond which those that the index has are looked for, at least.
 const PENDING_MAX: usize = 1024;
-/// Namespaces of which it is known without a lock whether they are ordered.
+/// Namespaces of which it is known without a lock what kind they are.
 const KINDS: usize = 64;
+/// The kind of a namespace: its keys have an order, its records expire by default.
+const ORDERED: u64 = 1;
+const TTL: u64 = 2;
+const KIND_BITS: u32 = 2;
+const KIND_MASK: u64 = 3;
 
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// What a store knows of ordered namespaces.
 pub(super) struct Ranges {
     backing: Arc<dyn Backing>,
-    /// For some ids: the id, and whether it is ordered in the lowest bit; 0 if nothing is known.
+    /// For some ids: the id, and its kind in the two lowest bits; 0 if nothing is known.
     kinds: [AtomicU64; KINDS],
     pending: Mutex<Pending>,
 }
@@ -96,17 +101,36 @@ impl Ranges {
 
     /// Whether a namespace is ordered; one that does not exist is not.
     pub(super) fn is_ordered(&self, namespace: NamespaceId) -> bool {
-        let kind = &self.kinds[namespace as usize % KINDS];
-        let known = kind.load(Ordering::Relaxed);
-        if known >> 1 == u64::from(namespace) {
-            return known & 1 == 1;
-        }
+        self.kind(namespace) & ORDERED != 0
+    }
+
+    /// Whether records of a namespace expire unless a put requests something else. That does not change while a store is open.
+    pub(super) fn has_ttl(&self, namespace: NamespaceId) -> bool {
+        self.kind(namespace) & TTL != 0
+    }
+
+    /// Whether a put to a namespace needs nothing but the lock of its record.
+    pub(super) fn is_plain(&self, namespace: NamespaceId) -> bool {
+        self.kind(namespace) == 0
+    }
+
+    #[inline]
+    fn kind(&self, namespace: NamespaceId) -> u64 {
+        let known = self.kinds[namespace as usize % KINDS].load(Ordering::Relaxed);
+        if known >> KIND_BITS == u64::from(namespace) { known & KIND_MASK } else { self.find_kind(namespace) }
+    }
+
+    #[cold]
+    fn find_kind(&self, namespace: NamespaceId) -> u64 {
         match self.backing.is_ordered(namespace) {
             Ok(is_ordered) => {
-                kind.store(u64::from(namespace) << 1 | u64::from(is_ordered), Ordering::Relaxed);
-                is_ordered
+                let ttl = if self.backing.has_ttl(namespace) { TTL } else { 0 };
+                let kind = ttl | if is_ordered { ORDERED } else { 0 };
+                let known = u64::from(namespace) << KIND_BITS | kind;
+                self.kinds[namespace as usize % KINDS].store(known, Ordering::Relaxed);
+                kind
             }
-            Err(_) => false, // the command itself reports why
+            Err(_) => 0, // the command itself reports why
         }
     }
 
@@ -226,7 +250,7 @@ impl Transaction {
     /// or deletes a record of it, until the transaction ends.
     ///
     /// # Errors
-    /// - [`Error::NotOrdered`] if the namespace has no order.
+    /// - [`Error::NotOrdered`] if the namespace has no order; [`Error::NotInStore`] if its records expire.
     /// - Otherwise as [`Transaction::read`].
     ///
     /// # Examples
@@ -279,6 +303,10 @@ impl Transaction {
         if !inner.ranges.is_ordered(namespace) {
             inner.ranges.backing.ordered_keys(namespace, Bound::Unbounded, Bound::Unbounded, false, 1)?; // reports why
             return Err(Error::NotOrdered(namespace));
+        }
+        // The record that guards the end of the range could expire while its lock is held.
+        if inner.ranges.backing.expires(namespace) {
+            return Err(Error::NotInStore(namespace));
         }
         if reverse {
             self.lock_above(namespace, &bounds.1)?;

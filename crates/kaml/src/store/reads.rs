@@ -18,6 +18,14 @@ use std::sync::Arc;
 /// transaction is changing the record.
 pub(super) type Loaded = Option<(Option<Arc<[u8]>>, Ticket)>;
 
+/// A read of the device in progress.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    number: u32,
+    /// Whether the cache keeps a value that it finds. It does not where records expire.
+    is_kept: bool,
+}
+
 impl Cache {
     /// Looks a record up and shows it, under the lock of its shard.
     pub(super) fn peek<R>(&self, place: &Place, see: impl FnOnce(&Arc<[u8]>) -> R) -> Peek<R> {
@@ -70,7 +78,7 @@ impl Cache {
                 }
                 View::Unknown => {}
             }
-            let load = begin(&mut shard, slot);
+            let load = self.begin(&mut shard, slot);
             drop(shard);
             let mut buffer = Vec::new();
             let found = self.backing.get_into(place.id.namespace, key, &mut buffer);
@@ -84,12 +92,12 @@ impl Cache {
     }
 
     /// Ends a read of the device; false if somebody has stored the record meanwhile.
-    pub(super) fn end_load(&self, place: &Place, slot: u32, load: u32, found: Option<&Option<Arc<[u8]>>>) -> bool {
+    pub(super) fn end_load(&self, place: &Place, slot: u32, load: Load, found: Option<&Option<Arc<[u8]>>>) -> bool {
         let mut shard = self.shard(place.shard);
-        let stands = matches!(shard.entry(slot).view(), View::Loading(number) if number == load);
+        let stands = matches!(shard.entry(slot).view(), View::Loading(number) if number == load.number);
         if stands {
             let content = match found {
-                Some(Some(value)) if self.is_cachable(value.len()) => Content::Value(value.clone()),
+                Some(Some(value)) if load.is_kept && self.is_cachable(value.len()) => Content::Value(value.clone()),
                 Some(None) => Content::Absent,
                 Some(Some(_)) | None => Content::Unknown,
             };
@@ -121,7 +129,7 @@ impl Cache {
         records: &[(NamespaceId, KeyRef<'_>)],
     ) -> Result<Vec<Loaded>, Error> {
         let mut answers = vec![None; records.len()];
-        let mut own: Vec<(usize, Place, u32, u32)> = Vec::new();
+        let mut own: Vec<(usize, Place, u32, Load)> = Vec::new();
         let mut others = Vec::new();
         // A key that is refused is found before anything is begun.
         let place = |(namespace, key): &(NamespaceId, KeyRef<'_>)| self.place_of(*namespace, *key);
@@ -163,26 +171,26 @@ impl Cache {
     }
 
     /// Begins a read of the device, if this record needs one and nobody else does it.
-    pub(super) fn begin_own(&self, place: &Place) -> Option<(u32, u32)> {
+    pub(super) fn begin_own(&self, place: &Place) -> Option<(u32, Load)> {
         let mut shard = self.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
         if !matches!(shard.entry(slot).view(), View::Unknown) || self.is_changing(&shard, place, slot) {
             return None;
         }
-        Some((slot, begin(&mut shard, slot)))
+        Some((slot, self.begin(&mut shard, slot)))
     }
-}
 
-impl Cache {
     /// Begins a read of the device for the holder of an exclusive lock.
-    pub(super) fn begin_held(&self, grip: &LockHold) -> u32 {
-        begin(&mut self.shard(grip.shard), grip.slot)
+    pub(super) fn begin_held(&self, grip: &LockHold) -> Load {
+        self.begin(&mut self.shard(grip.shard), grip.slot)
     }
-}
 
-/// Pins an entry and marks it as being read.
-fn begin(shard: &mut Shard, slot: u32) -> u32 {
-    shard.counts.misses += 1;
-    shard.entry(slot).pins += 1;
-    shard.begin_load(slot)
+    /// Pins an entry and marks it as being read. Whether its record can expire is looked up before the read: afterwards the device may have
+    /// forgotten that it did. Nobody puts the record meanwhile.
+    fn begin(&self, shard: &mut Shard, slot: u32) -> Load {
+        shard.counts.misses += 1;
+        shard.entry(slot).pins += 1;
+        let is_kept = !self.backing.expires(shard.entry(slot).id().namespace);
+        Load { number: shard.begin_load(slot), is_kept }
+    }
 }

@@ -27,7 +27,7 @@ use super::table::Table;
 use super::value::Value;
 use super::waits::Refused;
 use super::xcb::{XcbEvent, XcbState};
-use crate::{Error, KeyBuf, KeyRef, NamespaceId};
+use crate::{Error, Expiry, KeyBuf, KeyRef, NamespaceId};
 use std::sync::Arc;
 
 /// Above so many records a transaction finds its own through a table.
@@ -43,6 +43,10 @@ struct Access {
     dirty: bool,
     /// The private copy: a value, or its absence.
     change: Option<Option<Arc<[u8]>>>,
+    /// When the private copy expires.
+    expiry: Expiry,
+    /// The private copy is a value that can expire: the cache does not keep it.
+    is_brief: bool,
 }
 
 impl Access {
@@ -201,7 +205,7 @@ impl Transaction {
         if !self.is_there(at)? {
             return Err(self.refuse(Error::Conflict { namespace, key: key.to_buf()?, present: false }));
         }
-        self.accesses[at].change = Some(Some(value.into()));
+        self.set_change(at, Some(value.into()), Expiry::Default);
         Ok(())
     }
 
@@ -226,7 +230,7 @@ impl Transaction {
             return Err(self.refuse(Error::Conflict { namespace, key: key.to_buf()?, present: true }));
         }
         self.guard_gap(namespace, key, at)?;
-        self.accesses[at].change = Some(Some(value.into()));
+        self.set_change(at, Some(value.into()), Expiry::Default);
         Ok(())
     }
 
@@ -244,7 +248,7 @@ impl Transaction {
         if !self.is_there(at)? {
             return Err(self.refuse(Error::Conflict { namespace, key: key.to_buf()?, present: false }));
         }
-        self.accesses[at].change = Some(None);
+        self.set_change(at, None, Expiry::Default);
         Ok(())
     }
 
@@ -266,7 +270,7 @@ impl Transaction {
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         self.is_there(at)?; // refuses unknown namespaces and keys that they do not take
         self.guard_gap(namespace, key, at)?;
-        self.accesses[at].change = Some(Some(value.into()));
+        self.set_change(at, Some(value.into()), Expiry::Default);
         Ok(())
     }
 
@@ -276,6 +280,7 @@ impl Transaction {
         namespace: NamespaceId,
         key: KeyRef<'_>,
         value: Option<Arc<[u8]>>,
+        expiry: Expiry,
     ) -> Result<(), Error> {
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if self.store.epochs.is_some() {
@@ -284,7 +289,7 @@ impl Transaction {
         if value.is_some() {
             self.guard_gap(namespace, key, at)?;
         }
-        self.accesses[at].change = Some(value);
+        self.set_change(at, value, expiry);
         Ok(())
     }
 
@@ -357,7 +362,26 @@ impl Transaction {
 
     // --- records --------------------------------------------------------------------------------------------------
 
-    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), Error> {
+    /// Makes a change of the private copy of a record.
+    pub(super) fn set_change(&mut self, at: usize, value: Option<Arc<[u8]>>, expiry: Expiry) {
+        let access = &mut self.accesses[at];
+        let expires = || expiry != Expiry::Default || self.store.ranges.has_ttl(access.place.id.namespace);
+        access.is_brief = value.is_some() && expires();
+        (access.change, access.expiry) = (Some(value), expiry);
+    }
+
+    /// When the record that the transaction sees expires, as a change that keeps that has to request it. Call it before the record is read.
+    pub(super) fn kept_expiry(&self, at: usize) -> Result<Expiry, Error> {
+        let access = &self.accesses[at];
+        let (backing, namespace) = (&self.store.cache.backing, access.place.id.namespace);
+        match access.change {
+            Some(_) => Ok(access.expiry),
+            None if backing.expires(namespace) => Ok(backing.expiry(namespace, access.key())?.unwrap_or_default()),
+            None => Ok(Expiry::Default),
+        }
+    }
+
+    pub(super) fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), Error> {
         self.after(XcbEvent::Access)?;
         self.store.check_value(namespace, value)
     }
@@ -434,7 +458,17 @@ impl Transaction {
         self.note_ticket(seen.ticket);
         let exclusive = mode == Mode::Exclusive;
         let (seen, dirty) = (seen.content, seen.dirty);
-        self.accesses.push(Access { place, long, grip, exclusive, seen, dirty, change: None });
+        self.accesses.push(Access {
+            place,
+            long,
+            grip,
+            exclusive,
+            seen,
+            dirty,
+            change: None,
+            expiry: Expiry::Default,
+            is_brief: false,
+        });
         if at + 1 > LINEAR_MAX {
             let from = if self.table.len() == 0 { 0 } else { at };
             for at in from..=at {
@@ -472,7 +506,7 @@ impl Transaction {
 
     /// A change does not find its record as it must be. The caller may report that to others and not commit, so what was found has to be
     /// durable by now, as for a plain read; if it was lost, the transaction can be run again.
-    fn refuse(&mut self, error: Error) -> Error {
+    pub(super) fn refuse(&mut self, error: Error) -> Error {
         let (line, epochs) = (&self.store.cache.line, self.store.epochs.as_ref());
         let may_show = |ticket: &Ticket| match line.status(*ticket) {
             CommitStatus::Durable => true,
@@ -506,10 +540,14 @@ impl Transaction {
             Content::Absent => return Ok(None),
             Content::Unknown | Content::Loading(_) => {}
         }
+        // One that can expire is read again each time. Looked up first: afterwards the device may have forgotten that it did.
+        let can_expire = self.store.cache.backing.expires(access.place.id.namespace);
         let loaded = self.store.cache.load(&access.place, access.key(), Some(self.who))?;
         let (value, ticket) = loaded.expect("a holder's read is not put off");
         self.note_ticket(ticket);
-        self.accesses[at].seen = value.clone().map_or(Content::Absent, Content::Value);
+        if !can_expire {
+            self.accesses[at].seen = value.clone().map_or(Content::Absent, Content::Value);
+        }
         Ok(value.map(Value))
     }
 

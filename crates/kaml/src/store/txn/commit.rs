@@ -34,8 +34,9 @@ impl Transaction {
             self.let_all_go(|_| None);
             return Err(error);
         }
-        // What is not flushed would be lost with a commit that replaced it early.
-        let is_early = self.store.early_release && !self.accesses.iter().any(Access::replaces_unflushed);
+        // What is not flushed would be lost with a commit that replaced it early, and the cache has nothing that expires to show early.
+        let is_strict = |access: &Access| access.replaces_unflushed() || access.is_brief;
+        let is_early = self.store.early_release && !self.accesses.iter().any(is_strict);
         if is_early { self.commit_early(&batch) } else { self.commit_strictly(&batch) }
     }
 
@@ -46,7 +47,7 @@ impl Transaction {
         for access in &self.accesses {
             let namespace = access.place.id.namespace;
             match access.stored() {
-                Some(Some(value)) => batch.put(namespace, access.key(), value),
+                Some(Some(value)) => batch.put(namespace, access.key(), value).expires(access.expiry),
                 Some(None) => batch.delete(namespace, access.key()),
                 None => continue,
             };
@@ -133,7 +134,8 @@ impl Transaction {
             self.let_all_go(|_| None);
             return Err(kaml_device::Error::UnknownNamespace(gone).into());
         }
-        if !epochs.takes(bytes) {
+        // The cache does not keep what expires until an epoch is durable.
+        if !epochs.takes(bytes) || self.accesses.iter().any(|access| access.is_brief) {
             return self.commit_large();
         }
         let changes = changes().map(|(Access { place, long, .. }, change)| Change {
@@ -171,6 +173,9 @@ impl Transaction {
         self.store.cache.xcbs.set_phase(self.who, Phase::Installing);
         self.let_all_go(|access| {
             let change = access.change.take()?;
+            if access.is_brief {
+                return Some((Content::Unknown, 0));
+            }
             Some((change.map_or(Content::Absent, Content::Value), ticket))
         });
     }
