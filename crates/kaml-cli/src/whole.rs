@@ -18,12 +18,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What temporary names begin with; the number of the process and a counter follow.
 const PREFIX: &str = ".kaml-export-";
 /// A temporary file is locked within this time after it was made.
 const LOCKED_AFTER: Duration = Duration::from_secs(60);
+/// The kernel closes the files of an io_uring only after the process has ended, which takes this long on a busy machine. A lock that
+/// is held for longer belongs to a process that cannot be seen from here.
+const RELEASED_AFTER: Duration = Duration::from_secs(2);
 
 /// Something under a temporary name. It is removed when it gets no other one.
 pub struct Temporary {
@@ -128,9 +131,13 @@ fn is_abandoned(path: &Path, pid: i32) -> bool {
         return !found.is_dir() && (!is_running || age > LOCKED_AFTER);
     }
     let Ok(file) = File::open(path) else { return false };
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => false,
-        _ => !is_running || age > LOCKED_AFTER || pid.unsigned_abs() == std::process::id(),
+    let begin = Instant::now();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if is_running || begin.elapsed() > RELEASED_AFTER => return false,
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
+            _ => return !is_running || age > LOCKED_AFTER || pid.unsigned_abs() == std::process::id(),
+        }
     }
 }
 
@@ -259,8 +266,8 @@ mod tests {
     }
 
     /// Goal:   temporary files of killed processes are removed; those that a process writes, and other files, are not.
-    /// Method: unlocked files of a process that has ended, of our number, of a running process, old and new; a locked file; a
-    ///         link; names that only look like temporary ones.
+    /// Method: unlocked files of a process that has ended, of our number, of a running process, old and new; a locked file; one
+    ///         whose lock is released soon; a link; names that only look like temporary ones.
     #[test]
     fn abandoned_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
@@ -278,7 +285,14 @@ mod tests {
         symlink("nowhere", dir.path().join(name(ended, "7"))).unwrap();
         let locked = File::create(dir.path().join(name(ended, "8"))).unwrap();
         flock(&locked, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let released = File::create(dir.path().join(name(ended, "9"))).unwrap();
+        flock(&released, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(released);
+        });
         remove_abandoned(dir.path());
+        release.join().unwrap();
         let mut left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let mut expected: Vec<std::ffi::OsString> = kept.map(Into::into).into();
         expected.push(name(ended, "8").into());
