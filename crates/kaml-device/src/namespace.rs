@@ -273,6 +273,8 @@ pub(crate) fn count_chunks(
 pub(crate) struct Directory {
     /// Records of some namespace expire, or will; it stays so until the device is closed.
     has_expiry: AtomicBool,
+    /// Some namespace has versions, or had some since the device was opened.
+    has_versions: AtomicBool,
     pub(crate) any_packing: AnyPacking,
     spaces: RwLock<BTreeMap<u32, Arc<NamespaceShared>>>,
 }
@@ -295,7 +297,15 @@ impl Directory {
         self.spaces.read().expect("no panics under this lock").get(&id).cloned()
     }
 
+    #[inline]
+    pub(crate) fn has_versions(&self) -> bool {
+        self.has_versions.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn insert(&self, id: u32, shared: Arc<NamespaceShared>) {
+        if matches!(shared.layout, Layout::Versions(_)) {
+            self.has_versions.store(true, Ordering::SeqCst);
+        }
         self.spaces.write().expect("no panics under this lock").insert(id, shared);
     }
 

@@ -198,9 +198,13 @@ impl Reader {
 
     /// Whether a value of so many bytes, with what is stored after it, is programmed ahead of its Put ([`Core::place`]): from
     /// [`DIRECT_BYTES`] on, and in a versioned namespace from what a segment does not take.
+    #[inline]
     pub fn places_first(&self, namespace: u32, bytes: usize) -> bool {
         if bytes >= DIRECT_BYTES {
             return true;
+        }
+        if !self.directory.has_versions() {
+            return false;
         }
         match self.layout(namespace) {
             Ok(Layout::Versions(layout)) => bytes as u64 > version_bytes_max(&layout.parameters, &self.geometry),

@@ -18,6 +18,7 @@ mod growing;
 mod hints;
 mod inline;
 mod layout;
+mod lock;
 #[allow(unsafe_code, reason = "memory mappings")]
 mod map;
 mod medium;
@@ -33,6 +34,7 @@ mod sys;
 mod trace;
 #[allow(unsafe_code, reason = "the kernel is handed buffers by address")]
 mod uring;
+mod waker;
 
 pub use buffer::AlignedBuf;
 pub use error::{FormatError, Holder, OpenError};

@@ -156,6 +156,17 @@ pub(super) enum Holds {
     Versions(KeyKind, Box<Versions>),
 }
 
+impl Holds {
+    pub(super) fn is_like(&self, other: &Holds) -> bool {
+        match (self, other) {
+            (Holds::Records(one), Holds::Records(other)) => one == other,
+            (Holds::Blocks(one), Holds::Blocks(other)) => one == other,
+            (Holds::Versions(one, _), Holds::Versions(other, _)) => one == other,
+            _ => false,
+        }
+    }
+}
+
 /// A namespace of a backup.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Described {

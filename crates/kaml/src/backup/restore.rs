@@ -308,7 +308,7 @@ impl<'a> Restore<'a> {
     /// Makes the namespaces what the backup says.
     fn namespaces(&mut self, described: Vec<Described>) -> Result<(), Error> {
         let is_kept = |id: &u32, target: &Target| {
-            described.iter().any(|new| new.id == *id && is_same_kind(&new.holds, &target.described.holds))
+            described.iter().any(|new| new.id == *id && new.holds.is_like(&target.described.holds))
         };
         let gone: Vec<u32> =
             self.targets.iter().filter(|(id, target)| !is_kept(id, target)).map(|(id, _)| *id).collect();
@@ -579,15 +579,6 @@ fn named(error: Error, target: &Target) -> Error {
     match error {
         Error::ValueTooLarge { bytes, max, .. } => Error::ValueTooLarge { bytes, max, namespace: Some(target.id) },
         error => error,
-    }
-}
-
-fn is_same_kind(one: &Holds, other: &Holds) -> bool {
-    match (one, other) {
-        (Holds::Records(one), Holds::Records(other)) => one == other,
-        (Holds::Blocks(one), Holds::Blocks(other)) => one == other,
-        (Holds::Versions(one, _), Holds::Versions(other, _)) => one == other,
-        _ => false,
     }
 }
 

@@ -52,7 +52,10 @@ impl Shared {
         let mut large = Placed::default();
         let is_large =
             |op: &Op<'_>| op.stored_bytes().is_some_and(|bytes| self.reader.places_first(op.namespace, bytes));
-        let is_alone = ops.iter().filter(|op| is_large(op)).count() == 1;
+        let is_alone = match ops.iter().filter(|op| is_large(op)).count() {
+            0 => return Ok(large),
+            count => count == 1,
+        };
         for op in ops.iter_mut().filter(|op| is_large(op)) {
             let body = op.body;
             let (Body::Value { value, .. } | Body::Packed { value, .. }) = body else {
@@ -94,9 +97,6 @@ impl Shared {
                     return Err(error);
                 }
             }
-        }
-        if large.tickets.is_empty() {
-            return Ok(large);
         }
         let mut core = self.lock();
         let no_space_count = core.no_space_count();
