@@ -18,19 +18,17 @@ use crate::superblock::Superblock;
 use crate::trace::FileTrace;
 use crate::uring::UringQueue;
 use crate::{
-    AlignedBuf, Begun, BlockIndex, Durability, FormatError, FormatOptions, Geometry, Holder, Io, Medium, MediumError,
+    AlignedBuf, Begun, BlockIndex, Durability, FormatError, FormatOptions, Geometry, Io, Medium, MediumError,
     OpenError, Queue, sys,
 };
-use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
-use std::ops::Deref;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How to open a formatted file or block device.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@
 //!    write; with `prewrite` the blocks too, so no block's space is merely reserved;
 //! 4. everything is synced, then copy C is written, then B, then A, each durably; the directory is synced.
 
-use crate::lock::{LockError, LockedFile, open_claimed};
 use crate::layout::{Layout, Tail};
+use crate::lock::{LockError, LockedFile, open_claimed};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::{AlignedBuf, BlockIndex, FormatError, FormatOptions, Geometry, signature, sys};
 use rustix::io::Errno;

@@ -23,16 +23,13 @@ use crate::waker::{Notifier, UringWaker, reset};
 use crate::{Completion, Io, IoId, Queue, Wait, Wake, sys};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
-use rustix::fd::OwnedFd;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Operations in the ring at a time; what is accepted beyond waits in the queue. More than any disk makes use of.
