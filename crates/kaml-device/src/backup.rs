@@ -7,24 +7,25 @@
 //! A backup reads blocks in their order on flash, and passes on the records that its snapshot sees in the place where they were read. A
 //! record that moves before its block was read would be missed. So the firmware notes its key, and the backup reads it by that.
 
-use crate::command::DIRECT_BYTES;
 use crate::compression::unpack;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::oob::{Extent, extents};
+use crate::format::record::DIRECT_BYTES;
 use crate::format::record::{Record, RecordHeader};
 use crate::gate::Pin;
 use crate::lifetime::Class;
 use crate::moves::Move;
+use crate::moves::MoveWatch;
 use crate::namespace::NamespaceInfo;
 use crate::reader::Reader;
 use crate::snapshots::SnapshotTicket;
 use kaml_flash::{AlignedBuf, BlockIndex, Geometry, Io, Medium, MediumError};
-use kaml_index::{FullKey, KeptKey, Slot};
+use kaml_index::{FullKey, Slot};
 use kaml_versions::Timeline;
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Bytes of a block that are read at a time, unless a record is longer.
 const SLICE_BYTES: u32 = 1 << 20;
@@ -45,31 +46,6 @@ pub struct PendingMark {
     mark: BackupMark,
     frame: u64,
     ticket: u64,
-}
-
-/// The keys of records that moved before their blocks were read.
-#[derive(Debug)]
-pub struct MoveWatch {
-    is_read: Vec<AtomicBool>,
-    moved: Mutex<Vec<(u32, KeptKey)>>,
-}
-
-impl MoveWatch {
-    /// A block is read and judged: moves out of it no longer matter.
-    pub fn block_is_read(&self, block: u32) {
-        self.is_read[block as usize].store(true, Ordering::SeqCst);
-    }
-
-    /// Takes what has moved since the last call: namespaces and keys.
-    pub fn take_moved(&self) -> Vec<(u32, KeptKey)> {
-        std::mem::take(&mut *self.moved.lock().expect("no panics under this lock"))
-    }
-
-    fn note(&self, from_block: u32, moved: &Move) {
-        if !self.is_read[from_block as usize].load(Ordering::SeqCst) {
-            self.moved.lock().expect("no panics under this lock").push((moved.namespace, moved.key.clone()));
-        }
-    }
 }
 
 /// A versioned namespace at the moment of a backup.
@@ -144,7 +120,7 @@ impl Core {
         for block in full_blocks.iter().chain(&open_blocks) {
             is_read[*block as usize].store(false, Ordering::SeqCst);
         }
-        let watch = Arc::new(MoveWatch { is_read, moved: Mutex::default() });
+        let watch = Arc::new(MoveWatch::new(is_read));
         self.snapshots.begin_backup(watch.clone());
         let live_bytes = self.taken_chunks() * u64::from(self.log.geometry.chunk_bytes);
         let sequence = self.log.sequence;

@@ -106,10 +106,6 @@ impl From<Error> for StageError {
     }
 }
 
-/// Values from this size on are programmed before they are committed, and only their place goes through the ring. So are shorter ones that
-/// a versioned namespace has no other room for ([`Reader::places_first`](crate::Reader::places_first)).
-pub const DIRECT_BYTES: usize = 32 << 10;
-
 /// A refusal that was decided by a record in this frame, or by committed records alone.
 pub(crate) fn refused_by(frame: Option<u64>, error: Error) -> StageError {
     match frame {

@@ -11,15 +11,15 @@
 
 use crate::blocks::Block;
 use crate::collector::{Drain, Victim};
-use crate::command::DIRECT_BYTES;
 use crate::core::{Core, code};
 use crate::format::oob::{Extent, entries_of_block, extents};
+use crate::format::record::DIRECT_BYTES;
 use crate::format::record::RecordHeader;
 use crate::in_flight::Pending;
 use crate::lifetime::Class;
 use crate::moves::Move;
 use crate::policy::{Candidate, CollectionPolicy};
-use crate::snapshots::is_kept_in;
+use crate::snapshots::steps::is_kept_in;
 use crate::space::Purpose;
 use crate::versioned::NoSegment;
 use crate::writers::{NoBlock, Writers};

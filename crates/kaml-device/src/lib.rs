@@ -59,7 +59,6 @@ mod root_state;
 mod roots;
 mod salvage;
 mod secret;
-mod shrink;
 #[cfg(test)]
 mod small;
 mod snapshot_reader;
@@ -77,7 +76,7 @@ mod writers;
 pub use crate::core::{Core, buffer_bytes_max};
 pub use activity::{Activity, BlockActivity, CollectionActivity, LogActivity, OpenBlock};
 pub use audit::{BlockAudit, Judgement};
-pub use backup::{BackupMark, BackupTicket, BlockRead, MoveWatch, PendingMark, Scanned, ScannedRecord, VersionsAt};
+pub use backup::{BackupMark, BackupTicket, BlockRead, PendingMark, Scanned, ScannedRecord, VersionsAt};
 pub use blocks::BlockState;
 #[cfg(feature = "broken")]
 pub use broken::Broken;
@@ -86,12 +85,12 @@ pub use changes::{
     read_placed,
 };
 pub use clock::{DeviceClock, HostTime};
-pub use command::{Body, Condition, DIRECT_BYTES, Expires, Op, StageError};
+pub use command::{Body, Condition, Expires, Op, StageError};
 pub use compression::{Compression, UnknownCompression, unpack};
 pub use error::{Error, NotForVersions, RootError};
 pub use flash_index::FlashIndex;
 pub use format::range::KeyRange;
-pub use format::record::key_of_stored;
+pub use format::record::{DIRECT_BYTES, key_of_stored};
 pub use gate::Pin;
 pub use image::{encode_expiring_image, encode_image, expiring_image_bytes, image_bytes};
 pub use kaml_index::{Cursor, FullKey, KEY_BYTES_MAX, KeptKey, Key, KeyBuf, KeyError, KeyKind, KeyRef, Slot};
@@ -99,9 +98,11 @@ pub use kaml_ordered::OrderedReader;
 pub use layout::{BlockOptions, Span};
 pub use loading::{IndexLoad, LoadedIndex};
 pub use merge::{Base, Merge, MergeError, MergeStep, Merged, Operand};
+pub use moves::MoveWatch;
 pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, VersionShape};
 pub use namespace_commands::{CountedDeletion, Deletion};
-pub use packing::{Compressed, PackedValue};
+pub use packing::Compressed;
+pub use packing::values::PackedValue;
 pub use policy::{CollectionPolicy, UnknownPolicy};
 pub use reader::{Buffered, FindError, FlashRead, Found, FoundValue, Reader, RecordReader, SpaceReader, read_whole};
 pub use recovery::OpenReport;

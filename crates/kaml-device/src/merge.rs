@@ -12,7 +12,7 @@ use crate::compression::unpacked_bytes;
 use crate::core::Core;
 use crate::error::Error;
 use crate::layout::Door;
-use crate::packing::PackedValue;
+use crate::packing::values::PackedValue;
 use crate::reader::Buffered;
 use kaml_flash::ChunkAddr;
 use kaml_index::{FullKey, Key, Slot};

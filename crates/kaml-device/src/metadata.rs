@@ -7,11 +7,16 @@
 use crate::error::Error;
 use crate::error::RootError;
 use crate::format::journal::{self, Change};
-use crate::format::root::{DecodeError, Root, Run, Stream};
-use crate::reader::READS_MAX;
-use crate::roots::ROOT_PEEK_BYTES;
+use crate::format::root::{DecodeError, HEADER_BYTES, Root, Run, Stream};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError};
 use std::ops::Range;
+
+/// How often something is read that does not match its checksum, before it counts as damaged or torn: a bit that flipped on its
+/// way is right next time.
+pub(crate) const READS_MAX: u32 = 4;
+/// Bytes of a root slot that are read first: enough to know how many more there are.
+pub(crate) const ROOT_PEEK_BYTES: usize = 4096;
+const _: () = assert!(HEADER_BYTES <= ROOT_PEEK_BYTES);
 
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;

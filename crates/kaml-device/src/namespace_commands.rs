@@ -12,7 +12,7 @@ use crate::format::root::{NamespaceRoot, Run};
 use crate::index::IndexWriter;
 use crate::layout::Layout;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, count_chunks};
-use crate::packing::check_compression;
+use crate::packing::values::check_compression;
 use crate::superseded::Superseded;
 use crate::versioned::state::Versioned;
 use kaml_flash::{BlockIndex, ChunkAddr, Geometry};

@@ -9,17 +9,18 @@
 //! see the pin.
 
 use crate::clock::DeviceClock;
-use crate::command::DIRECT_BYTES;
 use crate::compression::unpack;
 use crate::core::Core;
 use crate::error::Error;
+use crate::format::record::DIRECT_BYTES;
 use crate::format::record::{Record, RecordHeader, suffix_bytes};
 use crate::gate::{BlockGate, Pin};
 use crate::image::copy_checked;
 use crate::index::IndexReader;
 use crate::layout::{Door, Layout};
+use crate::metadata::READS_MAX;
 use crate::namespace::{Directory, NamespaceShared};
-use crate::packing::PackedValue;
+use crate::packing::values::PackedValue;
 use crate::secret::KeyDigester;
 use crate::versioned::VersionReader;
 use crate::versioned::version_bytes_max;
@@ -28,10 +29,6 @@ use kaml_index::{Cursor, FullKey, KeptKey, Key, KeyError, KeyKind, KeyRef, Slot}
 use kaml_ordered::OrderedReader;
 use std::ops::Range;
 use std::sync::{Arc, RwLockReadGuard};
-
-/// How often something is read that does not match its checksum, before it counts as damaged or torn: a bit that flipped on its
-/// way is right next time.
-pub(crate) const READS_MAX: u32 = 4;
 
 /// Reads until what comes is whole, but not forever. `read` returns what the medium refused, or what is wrong with what it brought:
 /// only that is read again, for a medium has tried what it can before it refuses.

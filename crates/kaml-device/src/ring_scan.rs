@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
-use crate::reader::READS_MAX;
+use crate::metadata::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, frame_bytes_max};
 use crate::secret::{Sealer, Secret};
 use kaml_flash::{AlignedBuf, Medium};

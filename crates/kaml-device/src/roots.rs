@@ -8,7 +8,7 @@
 
 use crate::core::Core;
 use crate::format::journal::ENTRY_BYTES;
-use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root};
+use crate::format::root::{NamespaceRoot, Root};
 use crate::in_flight::Pending;
 use crate::lifetime::Class;
 use crate::root_state::{Prepared, Step};
@@ -291,7 +291,3 @@ impl Core {
         self.root_commit.awaits_checkpoint = true;
     }
 }
-
-/// Bytes of a root slot that are read first: enough to know how many more there are.
-pub(crate) const ROOT_PEEK_BYTES: usize = 4096;
-const _: () = assert!(HEADER_BYTES <= ROOT_PEEK_BYTES);

@@ -8,11 +8,11 @@
 //! out, take of each key the newest record that any page holds.
 
 use crate::audit::BlockAudit;
-use crate::command::DIRECT_BYTES;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::error::RootError;
 use crate::format::journal::{self, Change};
+use crate::format::record::DIRECT_BYTES;
 use crate::format::root::{NamespaceRoot, Root, Run};
 use crate::index::IndexWriter;
 use crate::layout::Layout;

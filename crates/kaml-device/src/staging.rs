@@ -5,11 +5,12 @@
 //!                   (`writers`).
 //! Implements:       paper:KAML IV.D phase 1; docs/ARCHITECTURE.md "The life of a Put".
 
-use crate::command::{Body, Condition, DIRECT_BYTES, Op, StageError, refused_by};
+use crate::command::{Body, Condition, Op, StageError, refused_by};
 use crate::compression::unpacked_bytes;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::crc32c_append;
+use crate::format::record::DIRECT_BYTES;
 use crate::format::record::{
     EXPIRY_BYTES, Form, LARGE_NUMBER_BYTES, MAPPING_BYTES, RING_ALIGN, Record, RecordHeader, RecordKind, record_bytes,
     suffix, suffix_bytes, trailer,

@@ -4,12 +4,15 @@
 //! Implements:       paper:KAML IV.B (records in chunks); docs/formats/record.md.
 
 use super::version::VersionStamp;
-use crate::command::DIRECT_BYTES;
 use crate::compression::{unpack, unpacked_bytes};
 use kaml_index::{FullKey, KEY_BYTES_MAX, Key, KeyBuf};
 use std::ops::{Deref, Range};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Values from this size on are programmed before they are committed, and only their place goes through the ring. So are shorter ones that
+/// a versioned namespace has no other room for ([`Reader::places_first`](crate::Reader::places_first)).
+pub const DIRECT_BYTES: usize = 32 << 10;
 
 /// Precedes each value that has no [`ShortHeader`].
 ///

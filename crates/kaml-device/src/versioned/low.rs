@@ -104,7 +104,8 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{DIRECT_BYTES, StageError};
+    use crate::command::StageError;
+    use crate::format::record::DIRECT_BYTES;
     use crate::image::{encode_image, image_bytes};
     use crate::namespace::NamespaceOptions;
     use crate::space::HELD_SIXTEENTHS;

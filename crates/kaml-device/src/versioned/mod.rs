@@ -16,6 +16,7 @@
 //! - a version in the buffer is in the ring, or it is older than `kept_before` and in the kept stream;
 //! - the kept stream is replaced only while every segment is journaled: what the old one alone had is in one of them.
 
+mod dropped;
 mod keep;
 mod load;
 mod low;

@@ -3,8 +3,8 @@
 //! Lives here:       the options, what is staged, sealed, kept, merged.
 //! Lives elsewhere:  what is done with it (the other modules of `versioned`).
 
+use super::dropped::DroppedValues;
 use super::merge_policy::MergePolicy;
-use super::values::DroppedValues;
 use crate::blocks::BlockTable;
 use crate::format::root::Stream;
 use crate::format::version::Directory;

@@ -24,7 +24,7 @@ use crate::ring::Staged;
 use kaml_flash::{AlignedBuf, Io, Medium};
 use kaml_index::{FullKey, Key, KeyKind, Slot};
 use kaml_versions::{LargeValue, MergePlan};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// A merge requests a root for what it drops when that is this part of the capacity, and at its end.
 const RELEASED_OF_CAPACITY: u64 = 64;
@@ -32,54 +32,6 @@ const RELEASED_OF_CAPACITY: u64 = 64;
 const COUNT_BITS: u32 = 40;
 /// Numbers that are listed at a time.
 const LISTED: usize = 4096;
-
-/// Large values whose versions merges dropped, until they are released.
-#[derive(Debug, Default)]
-pub(crate) struct DroppedValues {
-    /// The kept stream still has their versions.
-    in_kept: VecDeque<u64>,
-    /// How many have left that list.
-    written: u64,
-    /// Nothing has their versions that a root made from now on names.
-    ready: VecDeque<u64>,
-    /// How many have left that list.
-    released: u64,
-    /// Chunks that were dropped since a root was requested for them.
-    chunks: u64,
-    /// During a merge: values that existed when it began and belong to no version of the rows that are done.
-    unclaimed: Option<(BTreeSet<u64>, u32)>,
-}
-
-impl DroppedValues {
-    /// How many entries of the first list a kept stream that is captured now does not have.
-    pub(crate) fn captured(&self) -> u64 {
-        self.written + self.in_kept.len() as u64
-    }
-
-    /// A kept stream was written that was captured then.
-    pub(crate) fn kept_written(&mut self, captured: u64) {
-        while self.written < captured
-            && let Some(number) = self.in_kept.pop_front()
-        {
-            self.written += 1;
-            self.ready.push_back(number);
-        }
-    }
-
-    fn prepared(&self) -> Option<u64> {
-        (!self.ready.is_empty()).then_some(self.released + self.ready.len() as u64)
-    }
-
-    fn take_until(&mut self, prepared: u64) -> Vec<u64> {
-        let count = prepared.saturating_sub(self.released).min(self.ready.len() as u64);
-        self.released += count;
-        self.ready.drain(..count as usize).collect()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.in_kept.is_empty() && self.ready.is_empty()
-    }
-}
 
 impl Core {
     /// The record that a large value of a key becomes: its namespace and key. Values of records are under their own keys; those of versions

@@ -7,21 +7,11 @@
 //! Blocks go from the end on, as fast as others become free: a free one is set aside, one in use is closed and collected first. Metadata in
 //! them is written again by a checkpoint. When nothing is left, one more checkpoint makes root and journal forget them, and the size changes.
 
+use super::{Cause, Shrink};
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::root::{Run, Stream};
-use crate::growth::Cause;
 use kaml_flash::{Geometry, MediumError};
-
-/// A device that becomes smaller.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shrink {
-    number: u64,
-    blocks_per_die: u32,
-    capacity_bytes: u64,
-    /// The blocks are empty, and the root of this request forgets them.
-    last_root: Option<u64>,
-}
 
 impl Core {
     /// Begins to empty the blocks that a smaller device does not have, unless what is in it would not fit.
