@@ -7,10 +7,10 @@
 use crate::clock::DeviceClock;
 use crate::compression::Compression;
 use crate::expiries::Expiries;
-use crate::flash_index::ImageUse;
 use crate::format::part_list::list_bytes;
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::index::{IndexReader, IndexWriter};
+use crate::index_image::ImageUse;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::packing::{AnyPacking, Compressed, Packing};
 use crate::superseded::Superseded;

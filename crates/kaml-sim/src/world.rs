@@ -8,6 +8,7 @@
 //! the medium. Each can be deferred, so anything overtakes anything that it may overtake.
 
 mod counts;
+mod end;
 mod namespaces;
 mod refusals;
 mod resizing;
@@ -24,28 +25,12 @@ use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::PastCommand;
 pub use counts::Counts;
+pub use end::End;
 use kaml_device::{BlockStep, Core, Deletion, Error, FlashRead, KeyRange, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
 use snapshots::Snapshots;
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
-
-/// Why a life ended.
-#[derive(Debug)]
-pub enum End {
-    /// Power is gone.
-    Cut,
-    /// A ring write, root write or flush failed: the device takes nothing any more until it is opened again.
-    Stopped,
-    /// A promise is broken.
-    Violation(Violation),
-}
-
-impl From<Violation> for End {
-    fn from(violation: Violation) -> End {
-        End::Violation(violation)
-    }
-}
 
 /// A Get whose bytes are on their way.
 struct Reading {

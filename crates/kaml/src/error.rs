@@ -36,7 +36,6 @@ use words::{holder_of, larger, taker};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    // --- namespaces ---------------------------------------------------------------------------------------------------
     /// No namespace has this number.
     #[error("namespace {0} does not exist")]
     UnknownNamespace(NamespaceId),
@@ -131,8 +130,6 @@ pub enum Error {
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(NamespaceId),
-
-    // --- records ------------------------------------------------------------------------------------------------------
     /// A condition does not hold, and nothing of the batch was stored; or a transaction inserts a record that exists, or updates or
     /// deletes one that does not, and continues.
     #[error("namespace {namespace}: key {key} {}", if *.present { "exists already" } else { "does not exist" })]
@@ -211,8 +208,6 @@ pub enum Error {
     /// A batch without records.
     #[error("an empty batch; put something into it first")]
     EmptyBatch,
-
-    // --- logical blocks -----------------------------------------------------------------------------------------------
     /// Logical blocks that a namespace does not have.
     #[error("namespace {namespace}: {count} blocks from block {first_block} on; it has {block_count}")]
     BlocksOutOfRange {
@@ -235,8 +230,6 @@ pub enum Error {
         /// Bytes of a block.
         block_bytes: u64,
     },
-
-    // --- versions -----------------------------------------------------------------------------------------------------
     /// No snapshot has this number: it was never taken, or it was forgotten.
     #[error("no snapshot {version}; the present user version is {present}")]
     NoSnapshot {
@@ -256,8 +249,6 @@ pub enum Error {
     /// The namespace has as many snapshots as it can have.
     #[error("too many snapshots or rollbacks (a namespace has at most 1048576); forget snapshots first")]
     TooManySnapshots,
-
-    // --- backups ------------------------------------------------------------------------------------------------------
     /// What should be a backup is none.
     #[error("{name}: is not a backup of KAML")]
     NotABackup {
@@ -326,8 +317,6 @@ pub enum Error {
         /// Bytes that may be live on the new one.
         capacity_bytes: u64,
     },
-
-    // --- space --------------------------------------------------------------------------------------------------------
     /// No space for new data. Deletes are still accepted, and free space.
     #[error(
         "the device is full: {live_bytes} of {capacity_bytes} bytes are live; delete records first, or merge namespaces that keep \
@@ -375,8 +364,6 @@ pub enum Error {
         /// What is in the way, with its numbers.
         why: String,
     },
-
-    // --- damage -------------------------------------------------------------------------------------------------------
     /// A record whose bytes do not match their checksums. It is never served.
     #[error("namespace {namespace}: key {key}: record at {at} is damaged ({what})")]
     Corrupt {
@@ -429,8 +416,6 @@ pub enum Error {
         /// What the medium reports.
         why: String,
     },
-
-    // --- creating and opening a device --------------------------------------------------------------------------------
     /// Sizes that no device can have.
     #[error("{0}")]
     BadCreateOptions(String),
@@ -505,8 +490,6 @@ pub enum Error {
         /// [`crate::Device::salvage`] can read what remains.
         is_salvageable: bool,
     },
-
-    // --- the device as a whole ----------------------------------------------------------------------------------------
     /// A durable write failed earlier: the device accepts no changes until it is opened again.
     #[error("the device stopped accepting writes: {0}")]
     Stopped(String),
@@ -561,8 +544,6 @@ pub enum Error {
     /// A bug of KAML. Please report it with this message.
     #[error("a bug in KAML, please report it: {0}")]
     Internal(String),
-
-    // --- transactions and the store -----------------------------------------------------------------------------------
     /// The transaction waited for others that waited for it. It is aborted; run it again.
     #[error("namespace {namespace}: key {key}: deadlock; the transaction was aborted and can be run again")]
     Deadlock {

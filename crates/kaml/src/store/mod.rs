@@ -62,6 +62,7 @@ mod gone;
 mod in_flight;
 mod line;
 mod locks;
+mod many;
 mod options;
 mod plain;
 mod queue;
@@ -77,6 +78,7 @@ mod waits;
 mod xcb;
 
 pub use backing::{Backing, BatchReader, CommandQueue, Limits, PendingPut};
+pub use many::StoreReader;
 pub use options::{StoreOptions, StoreStats, WriteMode};
 pub use queue::{StoreAnswer, StoreQueue, Update};
 pub use txn::Transaction;
@@ -90,7 +92,6 @@ use cache::{Cache, Peek, Place};
 use clean::Cleaner;
 use epochs::Epochs;
 use ranges::Ranges;
-use reads::Loaded;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -310,7 +311,7 @@ impl Store {
 
     /// A door for batched gets, for this thread.
     pub fn reader(&self) -> StoreReader {
-        StoreReader { store: self.clone(), reader: None }
+        StoreReader::new(self.clone())
     }
 
     /// A door for many operations in flight, for this thread; `depth` is how many reads the device does at the same time.
@@ -509,50 +510,6 @@ impl Store {
             stats.record_count += shard.len() as u64;
         }
         stats
-    }
-}
-
-/// Batched gets of one thread: what it reads the device with is opened at the first miss and kept.
-///
-/// # Examples
-/// ```
-/// use kaml::store::{Store, StoreOptions};
-/// use kaml::{CreateOptions, Device, NamespaceOptions};
-///
-/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
-/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
-/// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
-/// store.put(users, 1u64, b"ada")?;
-/// let found = store.reader().get_many(users, [1u64, 2])?;
-/// assert!(found[0].is_some() && found[1].is_none());
-/// # Ok::<(), kaml::Error>(())
-/// ```
-pub struct StoreReader {
-    store: Store,
-    reader: Option<Box<dyn BatchReader>>,
-}
-
-impl StoreReader {
-    /// Reads many records of a namespace; those that miss are read together.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
-    pub fn get_many<'k, K: Into<KeyRef<'k>>>(
-        &mut self,
-        namespace: NamespaceId,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Value>>, Error> {
-        let records: Vec<(NamespaceId, KeyRef<'_>)> = keys.into_iter().map(|key| (namespace, key.into())).collect();
-        let store = &self.store;
-        if let [(_, key)] = &records[..] {
-            return Ok(vec![store.get(namespace, *key)?]);
-        }
-        let found = store.inner.cache.load_many(&mut self.reader, &records)?;
-        let again = |(loaded, (_, key)): (Loaded, &(NamespaceId, KeyRef<'_>))| match loaded {
-            Some((value, ticket)) if store.may_show(ticket) => Ok(value.map(Value)),
-            Some(_) | None => store.get(namespace, *key),
-        };
-        found.into_iter().zip(&records).map(again).collect()
     }
 }
 
