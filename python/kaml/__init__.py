@@ -16,6 +16,7 @@ A wheel contains the shared library of the C API, ``libkaml.so.0``. The path in 
 either, the library is searched where the system looks. Calls release the interpreter's lock, so threads run side by side.
 """
 
+from ._changes import BackupReport, Change, ChangeKind, Changes, Commit
 from ._device import (
     Batch,
     CheckReport,
@@ -40,6 +41,7 @@ from ._errors import (
     RetryableError,
     SnapshotTooOldError,
     Status,
+    ValueDiffersError,
 )
 from ._native import Key, version
 from ._records import Records
@@ -47,8 +49,13 @@ from ._snapshot import Compression, DeviceSnapshot, KeyKind, Namespace
 from ._store import Store, Transaction, WriteMode
 
 __all__ = [
+    "BackupReport",
     "Batch",
+    "Change",
+    "ChangeKind",
+    "Changes",
     "CheckReport",
+    "Commit",
     "Device",
     "DeviceInfo",
     "DeviceSnapshot",
@@ -75,6 +82,7 @@ __all__ = [
     "Status",
     "Store",
     "Transaction",
+    "ValueDiffersError",
     "Version",
     "WriteMode",
     "version",

@@ -3,15 +3,22 @@
 import ctypes
 import enum
 import os
-from ctypes import byref, c_size_t, c_uint32, c_uint64
+from ctypes import byref, c_int64, c_size_t, c_uint32, c_uint64
+from datetime import timedelta
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import _native as native
+from ._changes import BackupReport, Changes, seconds
 from ._errors import Error, Status
 from ._native import CONSTANTS, Buffer, Key, call
 from ._records import Records
 from ._snapshot import Compression, DeviceSnapshot, KeyKind, Namespace
 from ._walk import listed, namespace_infos, walked
+
+#: After how long a record expires: seconds, ``math.inf`` for never, or none for the time to live of its namespace.
+ExpiresIn = Union[None, float, timedelta]
+PLAIN_ACTIONS = ("KAML_PUT", "KAML_PUT_IF_ABSENT", "KAML_PUT_IF_PRESENT", "KAML_PUT_DELETE", "KAML_PUT_DELETE_IF_PRESENT")
+COUNTER_ACTIONS = (CONSTANTS["KAML_ADD"], CONSTANTS["KAML_MAX"], CONSTANTS["KAML_MIN"])
 
 #: Versions that one call returns; each is a read of the device.
 HISTORY_VERSIONS = 16
@@ -240,15 +247,45 @@ class Batch:
 
     def __init__(self) -> None:
         self._records: List[Tuple[int, int, bytes, bytes]] = []
+        #: By their places: the number, and after how many milliseconds the record expires.
+        self._more: Dict[int, Tuple[int, int]] = {}
 
-    def _add(self, action: str, namespace: Namespace, key: Key, value: Buffer = b"") -> "Batch":
+    def _add(
+        self,
+        action: str,
+        namespace: Namespace,
+        key: Key,
+        value: Buffer = b"",
+        number: Optional[int] = None,
+        expires_in: ExpiresIn = None,
+    ) -> "Batch":
         data = native.key_bytes(key), native.value_bytes(value)
+        if number is not None or expires_in is not None or action not in PLAIN_ACTIONS:
+            self._more[len(self._records)] = native.number_in(number or 0), native.time_to_live(expires_in)
         self._records.append((native.id_of(namespace), CONSTANTS[action], *data))
         return self
 
-    def put(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
-        """Stores a value."""
-        return self._add("KAML_PUT", namespace, key, value)
+    def put(self, namespace: Namespace, key: Key, value: Buffer, *, expires_in: ExpiresIn = None) -> "Batch":
+        """Stores a value, which expires as with :meth:`Device.put`."""
+        return self._add("KAML_PUT", namespace, key, value, expires_in=expires_in)
+
+    def add(self, namespace: Namespace, key: Key, number: int = 1, *, expires_in: ExpiresIn = None) -> "Batch":
+        """Adds to a counter, as :meth:`Device.add` does. A counter that exists keeps the time at which it expires, unless ``expires_in`` is given."""
+        return self._add("KAML_ADD", namespace, key, number=number, expires_in=expires_in)
+
+    def max(self, namespace: Namespace, key: Key, number: int) -> "Batch":
+        """Stores the larger of a counter and a number."""
+        return self._add("KAML_MAX", namespace, key, number=number)
+
+    def min(self, namespace: Namespace, key: Key, number: int) -> "Batch":
+        """Stores the smaller of a counter and a number."""
+        return self._add("KAML_MIN", namespace, key, number=number)
+
+    def expect(self, namespace: Namespace, key: Key, value: Optional[Buffer]) -> "Batch":
+        """Lets the whole batch fail with ``ValueDiffersError`` unless a key had this value before it; none: unless it did not exist."""
+        if value is None:
+            return self._add("KAML_EXPECT_ABSENT", namespace, key)
+        return self._add("KAML_EXPECT", namespace, key, value)
 
     def put_if_absent(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
         """Stores a value if the key does not exist; else the whole batch fails with ``ExistsError``."""
@@ -269,8 +306,17 @@ class Batch:
     def __len__(self) -> int:
         return len(self._records)
 
-    def _native(self) -> "ctypes.Array[native.Record]":
-        return native.records_in(self._records)
+    def _write(self, handle: native.DeviceHandle) -> List[int]:
+        if not self._more:
+            records = native.records_in(self._records)
+            call("kaml_put", handle, records, len(records))
+            return []
+        operations = native.records_in(self._records, native.Operation)
+        for at, (number, ttl) in self._more.items():
+            operations[at].number, operations[at].time_to_live_ms = number, ttl
+        counters = (c_int64 * len(operations))()
+        call("kaml_write", handle, operations, len(operations), counters)
+        return [counters[at] for at, record in enumerate(self._records) if record[1] in COUNTER_ACTIONS]
 
 
 class Device(native.Owner):
@@ -293,11 +339,13 @@ class Device(native.Owner):
         durability: Durability = Durability.POWER,
         force: bool = False,
         prewrite: bool = False,
+        grow_up_to: Optional[int] = None,
     ) -> "Device":
         """Creates a device of ``capacity`` bytes on a file, which is made, or on a block device, and opens it. Without a
         capacity it takes the whole of a block device; a file then begins with 64 MiB and grows by itself. ``force``
-        formats over what exists; ``prewrite`` writes every block once now, so later puts are faster."""
-        options = _create_options(durability=durability, force=force, prewrite=prewrite)
+        formats over what exists; ``prewrite`` writes every block once now, so later puts are faster. With ``grow_up_to``
+        the file grows by itself when it runs low on space, to so many bytes at most."""
+        options = _create_options(durability=durability, force=force, prewrite=prewrite, **_growth(grow_up_to))
         handle = native.DeviceHandle()
         device = cls(handle)
         native.call_with_path("kaml_create", path, capacity, byref(options), byref(handle))
@@ -311,10 +359,11 @@ class Device(native.Owner):
         *,
         durability: Durability = Durability.POWER,
         prewrite: bool = False,
+        grow_up_to: Optional[int] = None,
     ) -> "Device":
         """Opens a device, or creates it with ``capacity`` bytes first, as :meth:`create` does, if its file does not exist
         or is empty. A device that exists keeps its capacity and its options."""
-        options = _create_options(durability=durability, prewrite=prewrite)
+        options = _create_options(durability=durability, prewrite=prewrite, **_growth(grow_up_to))
         handle = native.DeviceHandle()
         device = cls(handle)
         native.call_with_path("kaml_open_or_create", path, capacity, byref(options), byref(handle))
@@ -394,6 +443,69 @@ class Device(native.Owner):
             call("kaml_check", self._handle, callback, None, byref(found))
         return CheckReport(*native.values_of(found, CheckReport._fields[:-1]), problems=tuple(problems))
 
+    def resize(self, capacity: int) -> int:
+        """Makes the device larger or smaller, while others read and write. Returns the bytes that it takes: as many whole erase blocks as fit."""
+        taken = c_uint64()
+        call("kaml_resize", self._handle, capacity, byref(taken))
+        return taken.value
+
+    # --- backups and changes -----------------------------------------------------------------------------------------
+
+    def backup(
+        self, path: "Union[str, os.PathLike[str]]", since: "Union[None, str, os.PathLike[str]]" = None
+    ) -> BackupReport:
+        """Writes all that is on the device now to a file, while others read and write; with ``since``, the path of an earlier backup, what has changed
+        since that. The file gets its name when it is whole and durable, and replaces what had that name. A store over the device is flushed first."""
+        found = native.BackupOut(struct_size=ctypes.sizeof(native.BackupOut))
+        base = None if since is None else native.path_bytes(since)
+        call("kaml_backup", self._handle, native.path_bytes(path), base, byref(found))
+        return _backup_report(found)
+
+    @staticmethod
+    def verify_backup(path: "Union[str, os.PathLike[str]]") -> BackupReport:
+        """Reads a backup and checks all of it; ``CORRUPT`` if it is damaged or ends early."""
+        found = native.BackupOut(struct_size=ctypes.sizeof(native.BackupOut))
+        native.call_with_path("kaml_backup_verify", path, byref(found))
+        return _backup_report(found)
+
+    @staticmethod
+    def restore(
+        backups: "Iterable[Union[str, os.PathLike[str]]]",
+        path: "Union[str, os.PathLike[str]]",
+        capacity: int = 0,
+        *,
+        durability: Durability = Durability.POWER,
+        force: bool = False,
+    ) -> None:
+        """Makes a device of a full backup, and of incremental ones in their order. Open it afterwards. Without a capacity it is as large as the one that was
+        backed up. The file gets its name when it is whole; over contents this needs ``force``."""
+        if isinstance(backups, (str, bytes, os.PathLike)):
+            raise TypeError("backups is a list of paths")
+        paths = [native.path_bytes(backup) for backup in backups]
+        options = _create_options(durability=durability, force=force)
+        array = (ctypes.c_char_p * len(paths))(*paths)
+        call("kaml_restore", array, len(paths), native.path_bytes(path), capacity, byref(options))
+
+    def position(self) -> bytes:
+        """The position after everything that is durable now; :meth:`changes` since it yields what is committed later."""
+        found = native.Position()
+        call("kaml_position_now", self._handle, byref(found))
+        return bytes(found.bytes)
+
+    def changes(self, since: Optional[bytes] = None, timeout: Optional[float] = None) -> Changes:
+        """What is committed from now on, or was after a position, in the order of the commits, each exactly one time: an iterator for a ``with`` block. It waits for
+        the next commit, and ends when there is none for ``timeout`` seconds. The first commit describes the namespaces. Store ``position`` of a commit
+        to continue after it. ``SnapshotTooOldError`` if the changes are not on the device any more, which keeps as many as its commit ring has bytes.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     users = device.create_namespace("users")
+        ...     with device.changes(timeout=0) as commits:
+        ...         device.put(users, "ada", b"1")
+        ...         [(change.kind.name, change.key) for commit in commits for change in commit.changes]
+        [('NAMESPACE', b'users'), ('PUT', b'ada')]
+        """
+        return Changes(self, since, timeout)
+
     # --- namespaces ------------------------------------------------------------------------------------------------
 
     def create_namespace(
@@ -404,10 +516,13 @@ class Device(native.Owner):
         version_buffer_bytes: int = 0,
         merge_when_low: Optional[MergePolicy] = None,
         compression: Compression = Compression.NONE,
+        *,
+        expires_in: ExpiresIn = None,
     ) -> Namespace:
         """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
         returns. Without ``merge_when_low`` no version is ever dropped by itself. Values of records without versions are
-        stored with ``compression`` where that saves room; a read returns them as they were put.
+        stored with ``compression`` where that saves room; a read returns them as they were put. Records expire ``expires_in`` seconds after they are put,
+        unless a put requests something else.
 
         >>> with Device.in_memory(64 << 20) as device:
         ...     pages = device.create_namespace("pages", compression=Compression.ZSTD)
@@ -426,6 +541,7 @@ class Device(native.Owner):
             keep_for_ns=policy.keep_for_ns,
             keep_internal=policy.keep_internal,
             compression=compression,
+            time_to_live_ms=native.time_to_live(expires_in),
         )
         found = c_uint32()
         call("kaml_create_namespace", self._handle, native.name_bytes(name), byref(options), byref(found))
@@ -439,6 +555,8 @@ class Device(native.Owner):
         version_buffer_bytes: int = 0,
         merge_when_low: Optional[MergePolicy] = None,
         compression: Compression = Compression.NONE,
+        *,
+        expires_in: ExpiresIn = None,
     ) -> Namespace:
         """Finds a namespace by its name, or creates it with these options, as :meth:`create_namespace` does. One that exists
         keeps its options; ``BAD_ARGUMENT`` if it takes other keys than ``keys``, or if ``versioned`` differs."""
@@ -447,7 +565,8 @@ class Device(native.Owner):
                 if info.name.decode() == name:
                     return _as_requested(info, keys, versioned)
             try:
-                return self.create_namespace(name, keys, versioned, version_buffer_bytes, merge_when_low, compression)
+                what = keys, versioned, version_buffer_bytes, merge_when_low, compression
+                return self.create_namespace(name, *what, expires_in=expires_in)
             except Error as failure:
                 if failure.status != Status.NAMESPACE_EXISTS:
                     raise  # else another thread was quicker
@@ -523,9 +642,51 @@ class Device(native.Owner):
         """Whether a key exists. Reads no flash, except in a versioned namespace."""
         return native.is_there("kaml_exists", self._handle, native.id_of(namespace), *native.key_in(key))
 
-    def put(self, namespace: Namespace, key: Key, value: Buffer) -> None:
-        """Stores a record; durable when it returns."""
-        call("kaml_put_one", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
+    def put(self, namespace: Namespace, key: Key, value: Buffer, *, expires_in: ExpiresIn = None) -> None:
+        """Stores a record; durable when it returns. It expires after ``expires_in``, seconds or a ``timedelta``: from then on nobody sees it, and its
+        room is released by itself. ``math.inf``: it never does; none: after the time to live of its namespace.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     sessions = device.create_namespace("sessions", expires_in=3600)
+        ...     device.put(sessions, "ada", b"an hour")
+        ...     device.put(sessions, "grace", b"a minute", expires_in=60)
+        ...     device.expiry(sessions, "grace") < device.expiry(sessions, "ada")
+        True
+        """
+        record = self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value)
+        if expires_in is None:
+            call("kaml_put_one", *record)
+        else:
+            call("kaml_put_expiring", *record, native.time_to_live(expires_in))
+
+    def expiry(self, namespace: Namespace, key: Key) -> Optional[float]:
+        """When the record of a key expires, in seconds since 1970 by the clock of the device; ``math.inf`` if it never does, none if the key does not exist."""
+        found = c_uint64()
+        record = self._handle, native.id_of(namespace), *native.key_in(key)
+        return seconds(found.value) if native.is_there("kaml_expiry", *record, byref(found)) else None
+
+    def set_time_to_live(self, namespace: Namespace, expires_in: ExpiresIn) -> None:
+        """Records that are put from now on expire after so many seconds, unless a put requests something else; none: they do not. Refused (``IN_USE``)
+        while a store is open over the device."""
+        call("kaml_set_time_to_live", self._handle, native.id_of(namespace), native.time_to_live(expires_in))
+
+    def add(self, namespace: Namespace, key: Key, number: int = 1) -> int:
+        """Adds to a counter without reading it, and returns it as it is afterwards; durable when it returns. A counter is a value of 8 bytes, a signed number of
+        64 bits, little-endian. A key that does not exist counts as 0. Many threads can change the same counter at a time.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     stats = device.create_namespace("stats")
+        ...     device.add(stats, "visits", 5), device.add(stats, "visits")
+        (5, 6)
+        """
+        record = self._handle, native.id_of(namespace), *native.key_in(key)
+        return native.counter("kaml_add", *record, native.number_in(number))
+
+    def compare_and_set(self, namespace: Namespace, key: Key, expected: Optional[Buffer], value: Optional[Buffer]) -> None:
+        """Stores a value, or deletes the key if it is none, provided that the key has the ``expected`` value, or does not exist if that is none; else
+        ``ValueDiffersError``. Durable when it returns."""
+        values = *native.perhaps_in(expected), *native.perhaps_in(value)
+        call("kaml_compare_and_set", self._handle, native.id_of(namespace), *native.key_in(key), *values)
 
     def delete(self, namespace: Namespace, key: Key) -> None:
         """Deletes a record, whether it exists or not; durable when it returns."""
@@ -537,12 +698,11 @@ class Device(native.Owner):
     def _flushed(self) -> "Device":
         return self
 
-    def write(self, batch: Batch) -> None:
-        """Stores a batch, all or nothing; durable when it returns."""
+    def write(self, batch: Batch) -> List[int]:
+        """Stores a batch, all or nothing; durable when it returns. Returns the counters after each of its operations on counters, in their order."""
         if not isinstance(batch, Batch):
             raise TypeError(f"expected a Batch, not {type(batch).__name__}")
-        records = batch._native()
-        call("kaml_put", self._handle, records, len(records))
+        return batch._write(self._handle)
 
     def keys(self, namespace: Namespace) -> Iterator[bytes]:
         """All keys of a namespace: of an ordered one in their order, of others in no order that means anything. Every key that exists all
@@ -747,6 +907,15 @@ def _as_requested(info: native.NamespaceOut, keys: KeyKind, versioned: bool) -> 
         message = f"the namespace {name!r} has {kind}, not {wanted}; use another name, or open it with `namespace`"
         raise Error(Status.BAD_ARGUMENT, message)
     return Namespace(info.namespace_id, name)
+
+
+def _backup_report(found: native.BackupOut) -> BackupReport:
+    report = BackupReport(*native.values_of(found, BackupReport._fields))
+    return report._replace(incremental=bool(report.incremental))
+
+
+def _growth(grow_up_to: Optional[int]) -> Dict[str, int]:
+    return {} if grow_up_to is None else {"grows": 1, "grow_up_to_bytes": grow_up_to}
 
 
 def _create_options(**fields: int) -> native.CreateOptions:

@@ -12,6 +12,7 @@ class Status(enum.IntEnum):
     OK = 0
     NOT_FOUND = 1
     EXISTS = 2
+    VALUE_DIFFERS = 3
     DEADLOCK = 10
     LOCK_TIMEOUT = 11
     DEPENDENCY_LOST = 12
@@ -70,6 +71,10 @@ class ExistsError(Error):
     """A record has that key already. A transaction continues after it."""
 
 
+class ValueDiffersError(Error):
+    """A record has another value than the expected one, or does not exist. A transaction continues after it."""
+
+
 class _FileError(Error, OSError):
     _ERRNO = 0
 
@@ -107,6 +112,7 @@ class RetryableError(Error):
 _CLASSES = {
     Status.NOT_FOUND: NotFoundError,
     Status.EXISTS: ExistsError,
+    Status.VALUE_DIFFERS: ValueDiffersError,
     Status.NO_FILE: NoFileError,
     Status.NO_PERMISSION: NoPermissionError,
     Status.SNAPSHOT_TOO_OLD: SnapshotTooOldError,

@@ -4,6 +4,8 @@ Every declaration here is compared with ``kaml.h`` by ``tests/test_header.py``.
 """
 
 import ctypes
+import datetime
+import math
 import operator
 import os
 import sys
@@ -17,6 +19,7 @@ from ctypes import (
     c_char_p,
     c_double,
     c_int,
+    c_int64,
     c_size_t,
     c_uint8,
     c_uint32,
@@ -39,6 +42,9 @@ LONG_KEY_BYTES_MAX = 1024
 NAME_BYTES = 256
 UUID_BYTES = 33
 DESCRIPTION_BYTES = 1024
+POSITION_BYTES = 32
+#: A time to live, or a time, that never comes: ``KAML_NEVER``.
+NEVER = 2**64 - 1
 
 
 def unsigned(value: Any, kind: Any, what: str) -> int:
@@ -75,6 +81,7 @@ class CreateOptions(Struct):
         ("ring_bytes", c_uint64),
         ("chunk_bytes", c_uint32),
         ("grows", c_uint32),
+        ("grow_up_to_bytes", c_uint64),
     ]
 
 
@@ -102,6 +109,7 @@ class NamespaceOptions(Struct):
         ("keep_for_ns", c_uint64),
         ("keep_internal", c_uint32),
         ("compression", c_uint32),
+        ("time_to_live_ms", c_uint64),
     ]
 
 
@@ -138,6 +146,50 @@ class Record(Struct):
         ("value", c_void_p),
         ("value_length", c_size_t),
     ]
+
+
+class Operation(Struct):
+    _fields_ = [*Record._fields_, ("number", c_int64), ("time_to_live_ms", c_uint64), ("expires_at_ms", c_uint64)]
+
+
+class BackupOut(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("namespace_count", c_uint64),
+        ("record_count", c_uint64),
+        ("version_count", c_uint64),
+        ("deleted_count", c_uint64),
+        ("bytes", c_uint64),
+        ("incremental", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class Position(Struct):
+    _fields_ = [("bytes", c_uint8 * POSITION_BYTES)]
+
+    def __init__(self, *bytes_of: Any) -> None:
+        ctypes.Structure.__init__(self, *bytes_of)
+
+
+class ChangeOut(Struct):
+    _fields_ = [
+        ("kind", c_uint32),
+        ("namespace_id", c_uint32),
+        ("key", c_void_p),
+        ("key_length", c_size_t),
+        ("value", c_void_p),
+        ("value_length", c_size_t),
+        ("expires_at_ms", c_uint64),
+        ("sequence", c_uint64),
+        ("time_ns", c_uint64),
+        ("user_version", c_uint32),
+        ("flags", c_uint32),
+    ]
+
+
+class ChangesHandle(Struct):
+    _fields_ = [("id", c_uint64)]
 
 
 class Cursor(Struct):
@@ -323,6 +375,11 @@ STRUCTS = {
     "kaml_namespace_info": NamespaceOut,
     "kaml_key": KeyOut,
     "kaml_record": Record,
+    "kaml_operation": Operation,
+    "kaml_backup_report": BackupOut,
+    "kaml_position": Position,
+    "kaml_change": ChangeOut,
+    "kaml_changes": ChangesHandle,
     "kaml_item": Item,
     "kaml_range": RangeHandle,
     "kaml_device_snapshot": SnapshotHandle,
@@ -364,6 +421,19 @@ CONSTANTS = {
     "KAML_PUT_IF_PRESENT": 2,
     "KAML_PUT_DELETE": 3,
     "KAML_PUT_DELETE_IF_PRESENT": 4,
+    "KAML_ADD": 16,
+    "KAML_MAX": 17,
+    "KAML_MIN": 18,
+    "KAML_EXPECT": 19,
+    "KAML_EXPECT_ABSENT": 20,
+    "KAML_CHANGE_NAMESPACE": 1,
+    "KAML_CHANGE_NAMESPACE_DELETED": 2,
+    "KAML_CHANGE_PUT": 3,
+    "KAML_CHANGE_DELETE": 4,
+    "KAML_CHANGE_DELETE_RANGE": 5,
+    "KAML_CHANGE_VERSION": 6,
+    "KAML_CHANGE_VERSION_COMMAND": 7,
+    "KAML_POSITION_BYTES": POSITION_BYTES,
     "KAML_KEY_BYTES_MAX": KEY_BYTES_MAX,
     "KAML_LONG_KEY_BYTES_MAX": LONG_KEY_BYTES_MAX,
     "KAML_RANGE_REVERSE": 1,
@@ -458,6 +528,29 @@ FUNCTIONS = {
         c_int,
         [DeviceHandle, c_uint32, POINTER(RetentionIn), MergeCallback, c_void_p, POINTER(MergeOut)],
     ),
+    "kaml_write": (c_int, [DeviceHandle, POINTER(Operation), c_size_t, POINTER(c_int64)]),
+    "kaml_put_expiring": (c_int, [DeviceHandle, *_RECORD, *_VALUE_IN, c_uint64]),
+    "kaml_expiry": (c_int, [DeviceHandle, *_RECORD, POINTER(c_uint64)]),
+    "kaml_set_time_to_live": (c_int, [DeviceHandle, c_uint32, c_uint64]),
+    "kaml_add": (c_int, [DeviceHandle, *_RECORD, c_int64, POINTER(c_int64)]),
+    "kaml_compare_and_set": (c_int, [DeviceHandle, *_RECORD, *_VALUE_IN, *_VALUE_IN]),
+    "kaml_store_put_expiring": (c_int, [StoreHandle, *_RECORD, *_VALUE_IN, c_uint64]),
+    "kaml_store_add": (c_int, [StoreHandle, *_RECORD, c_int64, POINTER(c_int64)]),
+    "kaml_store_compare_and_set": (c_int, [StoreHandle, *_RECORD, *_VALUE_IN, *_VALUE_IN]),
+    "kaml_txn_upsert_expiring": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN, c_uint64]),
+    "kaml_txn_add": (c_int, [TxnHandle, *_RECORD, c_int64, POINTER(c_int64)]),
+    "kaml_backup": (c_int, [DeviceHandle, c_char_p, c_char_p, POINTER(BackupOut)]),
+    "kaml_backup_verify": (c_int, [c_char_p, POINTER(BackupOut)]),
+    "kaml_restore": (c_int, [POINTER(c_char_p), c_size_t, c_char_p, c_uint64, POINTER(CreateOptions)]),
+    "kaml_resize": (c_int, [DeviceHandle, c_uint64, POINTER(c_uint64)]),
+    "kaml_position_now": (c_int, [DeviceHandle, POINTER(Position)]),
+    "kaml_changes_open": (c_int, [DeviceHandle, POINTER(Position), POINTER(ChangesHandle)]),
+    "kaml_changes_next": (
+        c_int,
+        [ChangesHandle, c_uint32, POINTER(POINTER(ChangeOut)), POINTER(c_size_t), POINTER(Position)],
+    ),
+    "kaml_changes_close": (c_int, [ChangesHandle]),
+    "kaml_changes_abandon": (c_int, [ChangesHandle]),
     "kaml_store_open": (c_int, [DeviceHandle, c_uint64, POINTER(StoreOptions), POINTER(StoreHandle)]),
     "kaml_store_close": (c_int, [StoreHandle]),
     "kaml_store_abandon": (c_int, [StoreHandle]),
@@ -532,6 +625,12 @@ class Items(POINTER(Item)):  # type: ignore[misc]
     _type_ = Item
 
 
+class ChangeList(POINTER(ChangeOut)):  # type: ignore[misc]
+    """Changes that the library has allocated, freed with this object."""
+
+    _type_ = ChangeOut
+
+
 def _destroy_with(kind: type, function: str) -> None:
     """Makes a function of the library the destructor of a type. None of it is Python code, so no Ctrl-C can come in between."""
     method = ctypes.pythonapi.PyInstanceMethod_New
@@ -541,6 +640,8 @@ def _destroy_with(kind: type, function: str) -> None:
 
 _destroy_with(Pointer, "kaml_free")
 _destroy_with(Items, "kaml_free")
+_destroy_with(ChangeList, "kaml_free")
+_destroy_with(ChangesHandle, "kaml_changes_abandon")
 _destroy_with(RangeHandle, "kaml_range_abandon")
 _destroy_with(SnapshotHandle, "kaml_snapshot_abandon")
 _destroy_with(DeviceHandle, "kaml_abandon")
@@ -715,7 +816,11 @@ _in_use: "list[tuple[str, Struct]]" = []
 
 
 #: What closes those that nothing open keeps from being closed.
-_ABANDON = {"kaml_snapshot_close": "kaml_snapshot_abandon", "kaml_txn_free": "kaml_txn_abandon"}
+_ABANDON = {
+    "kaml_snapshot_close": "kaml_snapshot_abandon",
+    "kaml_txn_free": "kaml_txn_abandon",
+    "kaml_changes_close": "kaml_changes_abandon",
+}
 
 
 def _let_go(close: str, handle: Struct) -> None:
@@ -857,18 +962,49 @@ def prefix_range(prefix: Key) -> "tuple[Optional[bytes], Optional[bytes]]":
     return start or None, kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
-def records_in(records: "list[tuple[int, int, bytes, bytes]]") -> "ctypes.Array[Record]":
+def records_in(records: "list[tuple[int, int, bytes, bytes]]", kind: Any = Record) -> "ctypes.Array[Any]":
     """Records as functions take them: namespace, action, key and value. The bytes belong to the list, which outlives the call."""
 
     def pointer(data: bytes) -> "int | None":
         return ctypes.cast(c_char_p(data), c_void_p).value
 
-    array = (Record * len(records))()
+    array = (kind * len(records))()
     for record, (namespace, action, key, value) in zip(array, records):
         record.namespace_id, record.action = namespace, action
         record.key, record.key_length = pointer(key), len(key)
         record.value, record.value_length = pointer(value), len(value)
     return array
+
+
+def time_to_live(expires_in: Any) -> int:
+    """After how many milliseconds a record expires: of seconds or a ``timedelta``; none is the time to live of its namespace."""
+    if expires_in is None:
+        return 0
+    seconds = expires_in.total_seconds() if isinstance(expires_in, datetime.timedelta) else float(expires_in)
+    if math.isnan(seconds) or seconds <= 0:
+        raise ValueError(f"expires_in: {expires_in!r} is not above 0; delete the record instead")
+    milliseconds = math.inf if math.isinf(seconds) else math.ceil(seconds * 1000)
+    return NEVER if milliseconds >= NEVER else int(milliseconds)
+
+
+def number_in(number: Any) -> int:
+    """What is added to a counter: ctypes would take it modulo 2^64 without an error."""
+    number = operator.index(number)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OverflowError(f"number: {number} is not in -2^63..2^63")
+    return number
+
+
+def counter(function: str, *arguments: Any) -> int:
+    """Calls a function that returns a counter."""
+    found = c_int64()
+    call(function, *arguments, byref(found))
+    return found.value
+
+
+def perhaps_in(value: Optional[Buffer]) -> "tuple[Optional[bytes], int]":
+    """A value and its length, or none."""
+    return (None, 0) if value is None else value_in(value)
 
 
 def shared_in(value: Buffer) -> "tuple[Any, int]":

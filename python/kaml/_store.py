@@ -13,7 +13,7 @@ from ._records import Records
 from ._snapshot import DeviceSnapshot
 
 if TYPE_CHECKING:
-    from ._device import Device, Namespace
+    from ._device import Device, ExpiresIn, Namespace
 
 T = TypeVar("T")
 
@@ -97,9 +97,26 @@ class Store(native.Owner):
         """Whether a key exists. Reads no flash, except in a versioned namespace."""
         return native.is_there("kaml_store_exists", self._handle, native.id_of(namespace), *native.key_in(key))
 
-    def put(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
-        """Stores a record; durable as the write mode specifies."""
-        call("kaml_store_put", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
+    def put(self, namespace: "Namespace", key: Key, value: Buffer, *, expires_in: "ExpiresIn" = None) -> None:
+        """Stores a record; durable as the write mode specifies. With ``expires_in``, as in :meth:`Device.put`, it is durable when this returns; the cache
+        keeps no value that can expire."""
+        record = self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value)
+        if expires_in is None:
+            call("kaml_store_put", *record)
+        else:
+            call("kaml_store_put_expiring", *record, native.time_to_live(expires_in))
+
+    def add(self, namespace: "Namespace", key: Key, number: int = 1) -> int:
+        """Adds to a counter in a transaction of its own, and returns it as it is afterwards; see :meth:`Device.add`."""
+        record = self._handle, native.id_of(namespace), *native.key_in(key)
+        return native.counter("kaml_store_add", *record, native.number_in(number))
+
+    def compare_and_set(
+        self, namespace: "Namespace", key: Key, expected: Optional[Buffer], value: Optional[Buffer]
+    ) -> None:
+        """As :meth:`Device.compare_and_set`, in a transaction of its own."""
+        values = *native.perhaps_in(expected), *native.perhaps_in(value)
+        call("kaml_store_compare_and_set", self._handle, native.id_of(namespace), *native.key_in(key), *values)
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
         """Deletes a record, whether it exists or not; durable as the write mode specifies."""
@@ -244,9 +261,18 @@ class Transaction(native.Owner):
         """Stores a record that does not exist; else ``ExistsError``."""
         call("kaml_txn_insert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
-    def upsert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
-        """Stores a record, whether it exists or not."""
-        call("kaml_txn_upsert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
+    def upsert(self, namespace: "Namespace", key: Key, value: Buffer, *, expires_in: "ExpiresIn" = None) -> None:
+        """Stores a record, whether it exists or not. ``expires_in`` is as in :meth:`Device.put`, and begins with the commit."""
+        record = self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value)
+        if expires_in is None:
+            call("kaml_txn_upsert", *record)
+        else:
+            call("kaml_txn_upsert_expiring", *record, native.time_to_live(expires_in))
+
+    def add(self, namespace: "Namespace", key: Key, number: int = 1) -> int:
+        """Adds to a counter, which is read and locked, and returns it as it is afterwards. It keeps the time at which it expires."""
+        record = self._handle, native.id_of(namespace), *native.key_in(key)
+        return native.counter("kaml_txn_add", *record, native.number_in(number))
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
         """Deletes a record that exists; else ``NotFoundError``."""

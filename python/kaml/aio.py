@@ -20,6 +20,7 @@ be stored although its task was cancelled.
 import asyncio
 import functools
 import itertools
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, AsyncIterator, Callable, List, Optional, TypeVar
 
@@ -31,6 +32,10 @@ T = TypeVar("T")
 
 #: Threads of a device if nothing else is requested: so many puts share a flush.
 THREADS = 16
+#: Attempts to close a reader of changes.
+READER_CLOSES_MAX = 1000
+#: How long a call for changes waits: so soon a cancelled one releases its thread.
+CHANGES_WAIT_S = 0.05
 #: Records that an iterator reads with one call.
 RANGE_RECORDS = 256
 
@@ -135,17 +140,38 @@ class Device:
         """Whether a key exists."""
         return await self.call(self.sync.exists, namespace, key)
 
-    async def put(self, namespace: kaml.Namespace, key: Key, value: Buffer) -> None:
-        """Stores a record; durable when it returns."""
-        await self.call(self.sync.put, namespace, key, value)
+    async def put(self, namespace: kaml.Namespace, key: Key, value: Buffer, **expiry: Any) -> None:
+        """Stores a record, as :meth:`kaml.Device.put` does; durable when it returns."""
+        await self.call(self.sync.put, namespace, key, value, **expiry)
+
+    async def add(self, namespace: kaml.Namespace, key: Key, number: int = 1) -> int:
+        """Adds to a counter, as :meth:`kaml.Device.add` does."""
+        return await self.call(self.sync.add, namespace, key, number)
+
+    async def changes(
+        self, since: Optional[bytes] = None, timeout: Optional[float] = None
+    ) -> AsyncIterator[kaml.Commit]:
+        """What is committed, as :meth:`kaml.Device.changes` has it."""
+        reader = await self.call(self.sync.changes, since)
+        try:
+            waited = 0.0
+            while timeout is None or waited <= timeout:
+                commit = await self.call(reader.next, CHANGES_WAIT_S)
+                if commit is not None:
+                    waited = 0.0
+                    yield commit
+                else:
+                    waited += CHANGES_WAIT_S
+        finally:
+            await asyncio.shield(asyncio.to_thread(_close_reader, reader))
 
     async def delete(self, namespace: kaml.Namespace, key: Key) -> None:
         """Deletes a record, whether it exists or not; durable when it returns."""
         await self.call(self.sync.delete, namespace, key)
 
-    async def write(self, batch: kaml.Batch) -> None:
-        """Stores a batch, all or nothing; durable when it returns."""
-        await self.call(self.sync.write, batch)
+    async def write(self, batch: kaml.Batch) -> List[int]:
+        """Stores a batch, all or nothing; durable when it returns. Returns its counters."""
+        return await self.call(self.sync.write, batch)
 
     def keys(self, namespace: kaml.Namespace) -> AsyncIterator[bytes]:
         """All keys of a namespace, for ``async for``."""
@@ -235,3 +261,15 @@ async def _close_after(close: "Callable[[], Any]", raised: Optional[type]) -> No
     except kaml.Error:
         if raised is None:
             raise  # else the exception of the block is more useful
+
+
+def _close_reader(reader: kaml.Changes) -> None:
+    """Closes a reader that a cancelled task may be waiting with, which ends soon."""
+    for _ in range(READER_CLOSES_MAX):
+        try:
+            return reader.close()
+        except kaml.Error as failure:
+            if failure.status != kaml.Status.IN_USE:
+                raise
+        time.sleep(CHANGES_WAIT_S / 10)
+    reader.close()

@@ -16,6 +16,7 @@ SCALARS = {
     "bool": ctypes.c_bool,
     "double": ctypes.c_double,
     "char": ctypes.c_char,
+    "int64_t": ctypes.c_int64,
     "size_t": ctypes.c_size_t,
     "uint8_t": ctypes.c_uint8,
     "uint32_t": ctypes.c_uint32,

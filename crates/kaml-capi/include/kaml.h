@@ -31,9 +31,9 @@
 #define KAML_VERSION "0.1.0"
 
 // What to begin with. All that is 0 is the default.
-#define KAML_CREATE_OPTIONS_INIT { sizeof(kaml_create_options), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define KAML_CREATE_OPTIONS_INIT { sizeof(kaml_create_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_OPEN_OPTIONS_INIT { sizeof(kaml_open_options), 0, 0, 0, 0 }
-#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, 0, NULL }
 #define KAML_RETENTION_INIT { sizeof(kaml_retention), 0, 0, 1, 0, 0 }
 #define KAML_CURSOR_INIT { 0, { 0 } }
@@ -42,6 +42,7 @@
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     { 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0 } }
 #define KAML_DEVICE_SNAPSHOT_USAGE_INIT { sizeof(kaml_device_snapshot_usage), 0, 0, 0, 0, 0 }
+#define KAML_BACKUP_REPORT_INIT { sizeof(kaml_backup_report), 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_CHECK_REPORT_INIT { sizeof(kaml_check_report), 0, 0, 0, 0, 0 }
 
 
@@ -123,6 +124,48 @@
 // The longest key of a namespace of `KAML_KEYS_ANY` or `KAML_KEYS_ORDERED`, in bytes.
 #define KAML_LONG_KEY_BYTES_MAX 1024
 
+// Add `number` to a counter. A key that does not exist counts as 0.
+#define KAML_ADD 16
+
+// The larger of a counter and `number`, which is the result if the key does not exist.
+#define KAML_MAX 17
+
+// The smaller of a counter and `number`, which is the result if the key does not exist.
+#define KAML_MIN 18
+
+// Store nothing, and let the whole batch fail with `KAML_VALUE_DIFFERS` unless the key had this value before the batch.
+#define KAML_EXPECT 19
+
+// The same unless the key did not exist. The value is not looked at.
+#define KAML_EXPECT_ABSENT 20
+
+// A time to live, or a time, that never comes.
+#define KAML_NEVER UINT64_MAX
+
+// A namespace exists; `key` is its name. The stream begins with one for each namespace, and has one when a namespace is created or changed.
+#define KAML_CHANGE_NAMESPACE 1
+
+// A namespace was deleted; `key` is its name.
+#define KAML_CHANGE_NAMESPACE_DELETED 2
+
+// A record was stored, or in a namespace of blocks a unit.
+#define KAML_CHANGE_PUT 3
+
+// A key was deleted, whether it existed or not.
+#define KAML_CHANGE_DELETE 4
+
+// The keys from `key` to `value` were deleted; a null one means no bound. `flags` are those of `kaml_range_open`.
+#define KAML_CHANGE_DELETE_RANGE 5
+
+// A version was stored; `value` is null if it states that the key is deleted.
+#define KAML_CHANGE_VERSION 6
+
+// A command on the user versions of a namespace: a snapshot or a rollback.
+#define KAML_CHANGE_VERSION_COMMAND 7
+
+// Bytes of a position.
+#define KAML_POSITION_BYTES 32
+
 // What every call returns. Numbers keep their meaning in later versions; later versions may add some.
 typedef enum kaml_status {
     // It worked.
@@ -131,6 +174,8 @@ typedef enum kaml_status {
     KAML_NOT_FOUND = 1,
     // A record has that key already.
     KAML_EXISTS = 2,
+    // The record has another value than the expected one, or does not exist.
+    KAML_VALUE_DIFFERS = 3,
     // The transaction waited for others that waited for it. It was aborted; run it again.
     KAML_DEADLOCK = 10,
     // A lock was not granted in time. The transaction was aborted; run it again.
@@ -223,6 +268,8 @@ typedef struct kaml_create_options {
     // 1: the file grows by itself when it runs low on space, as far as its file system lets it; `capacity_bytes` is its first size, from which the
     // largest value and the largest Put follow.
     uint32_t grows;
+    // With `grows`: the file grows to so many bytes at most; 0: as far as its file system lets it.
+    uint64_t grow_up_to_bytes;
 } kaml_create_options;
 
 // A device: a number, copied as you like. Zeros are never open.
@@ -272,6 +319,8 @@ typedef struct kaml_namespace_options {
     uint32_t keep_internal;
     // `KAML_COMPRESSION_...`. Not of a versioned namespace.
     uint32_t compression;
+    // Records expire so many milliseconds after they are put, unless a put requests something else; 0: they do not. Not of a versioned namespace.
+    uint64_t time_to_live_ms;
 } kaml_namespace_options;
 
 // A namespace of a device; never given to another one.
@@ -621,6 +670,87 @@ typedef struct kaml_txn {
     // Private to the library.
     uint64_t id;
 } kaml_txn;
+
+// An operation of `kaml_write`: belongs to the caller, and is only read. Set all of it to zeros first.
+typedef struct kaml_operation {
+    // The namespace.
+    kaml_namespace_id namespace_id;
+    // `KAML_PUT...`, or one of `KAML_ADD`, `KAML_MAX`, `KAML_MIN`, `KAML_EXPECT`, `KAML_EXPECT_ABSENT`.
+    uint32_t action;
+    // The key.
+    const void *key;
+    // Its bytes.
+    size_t key_length;
+    // The value, of actions that have one; may be null if it has no bytes.
+    const void *value;
+    // Its bytes.
+    size_t value_length;
+    // For `KAML_ADD`, `KAML_MAX` and `KAML_MIN`.
+    int64_t number;
+    // The record expires so many milliseconds after it is put. 0: after the time to live of its namespace; a counter that exists keeps its time.
+    // `KAML_NEVER`: it does not expire.
+    uint64_t time_to_live_ms;
+    // It expires at this time, in milliseconds since 1970; 0: as `time_to_live_ms` specifies.
+    uint64_t expires_at_ms;
+} kaml_operation;
+
+// What is in a backup. Begin with `KAML_BACKUP_REPORT_INIT`.
+typedef struct kaml_backup_report {
+    // Filled in by `KAML_BACKUP_REPORT_INIT`.
+    size_t struct_size;
+    // Namespaces in it.
+    uint64_t namespace_count;
+    // Records and units of blocks in it. A few that moved meanwhile may count twice.
+    uint64_t record_count;
+    // Versions in it.
+    uint64_t version_count;
+    // Keys in it that were deleted since the backup that it adds to.
+    uint64_t deleted_count;
+    // Bytes of it.
+    uint64_t bytes;
+    // 1: it adds to an earlier backup.
+    uint32_t incremental;
+    // 0.
+    uint32_t reserved;
+} kaml_backup_report;
+
+// A place in the change stream of a device: store it to continue there, also after the device was opened again.
+typedef struct kaml_position {
+    // Its bytes.
+    uint8_t bytes[KAML_POSITION_BYTES];
+} kaml_position;
+
+// A reader of the change stream: a number, copied as you like. Zeros are never open.
+typedef struct kaml_changes {
+    // Private to the library.
+    uint64_t id;
+} kaml_changes;
+
+// A change that was committed. Key and value are in the memory of the array: `kaml_free` of the first change frees all.
+typedef struct kaml_change {
+    // `KAML_CHANGE_...`; others come with later versions.
+    uint32_t kind;
+    // The namespace.
+    kaml_namespace_id namespace_id;
+    // The key; null where there is none.
+    const void *key;
+    // Its bytes.
+    size_t key_length;
+    // The value; null where there is none.
+    const void *value;
+    // Its bytes.
+    size_t value_length;
+    // Of a put: when the record expires, in milliseconds since 1970, or `KAML_NEVER`. No change shows that it has expired.
+    uint64_t expires_at_ms;
+    // Of versions: the number in the order of all versions; else 0.
+    uint64_t sequence;
+    // Of versions: when it was put, in nanoseconds since 1970; else 0.
+    uint64_t time_ns;
+    // Of versions: the user version that it belongs to; else 0.
+    uint32_t user_version;
+    // Of deleted ranges: `KAML_RANGE_FROM_EXCLUDED`, `KAML_RANGE_TO_INCLUDED`.
+    uint32_t flags;
+} kaml_change;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1268,6 +1398,197 @@ enum kaml_status kaml_txn_free(struct kaml_txn txn);
 // Aborts a transaction if it is active, and frees it, in one step. It is for destructors and finalizers: it leaves the message of
 // `kaml_last_error` as it was. `KAML_IN_USE` if another thread is in a call with the transaction; it is then kept.
 enum kaml_status kaml_txn_abandon(struct kaml_txn txn);
+
+// Executes operations on records of any namespaces, all or none; durable when it returns. Later operations of one key apply to what earlier ones have put;
+// conditions and expected values are judged by the state before the call. Counters are values of 8 bytes, signed, little-endian, and are changed
+// without being read. `counters` is null or has `operation_count` places: that of an operation on a counter is set to the counter after it, others to 0.
+//
+// `KAML_VALUE_DIFFERS` if a value is not the expected one; `KAML_BAD_ARGUMENT` if a value is not a counter, or a sum does not fit 64 bits, or the namespace keeps
+// versions; otherwise as `kaml_put`.
+//
+//     kaml_operation both[2] = { { users, KAML_PUT, "ada", 3, "1", 1, 0, 60000, 0 },    // for a minute
+//                                { stats, KAML_ADD, "puts", 4, NULL, 0, 1, 0, 0 } };
+//     int64_t counters[2];
+//     if (kaml_write(device, both, 2, counters)) goto failed;
+//     printf("put number %lld\n", (long long)counters[1]);
+enum kaml_status kaml_write(struct kaml_device device,
+                            const struct kaml_operation *operations,
+                            size_t operation_count,
+                            int64_t *counters);
+
+// Stores one record that expires after so many milliseconds; durable when it returns. `time_to_live_ms` is as in `kaml_operation`. From then on nobody
+// sees the record, and its room is released by itself. `KAML_BAD_ARGUMENT` if the namespace keeps versions; otherwise as `kaml_put_one`.
+enum kaml_status kaml_put_expiring(struct kaml_device device,
+                                   kaml_namespace_id namespace_id,
+                                   const void *key,
+                                   size_t key_length,
+                                   const void *value,
+                                   size_t value_length,
+                                   uint64_t time_to_live_ms);
+
+// When the record of a key expires: milliseconds since 1970 by the clock of the device, which never goes back, or `KAML_NEVER`. `KAML_NOT_FOUND` if the key
+// does not exist. Reads no flash. Unflushed records of a store are not seen.
+enum kaml_status kaml_expiry(struct kaml_device device,
+                             kaml_namespace_id namespace_id,
+                             const void *key,
+                             size_t key_length,
+                             uint64_t *expires_at_ms);
+
+// From now on records that are put expire after so many milliseconds, unless a put requests something else; 0: they do not. Present records keep their
+// times. Durable when it returns. `KAML_IN_USE` while a store is open over the device; `KAML_BAD_ARGUMENT` if the namespace keeps versions or holds blocks.
+enum kaml_status kaml_set_time_to_live(struct kaml_device device,
+                                       kaml_namespace_id namespace_id,
+                                       uint64_t time_to_live_ms);
+
+// Adds a number to a counter without reading it; durable when it returns. `*counter` is the counter afterwards; `counter` may be null. Many threads
+// can change the same counter at a time. Otherwise as `KAML_ADD` of `kaml_write`.
+enum kaml_status kaml_add(struct kaml_device device,
+                          kaml_namespace_id namespace_id,
+                          const void *key,
+                          size_t key_length,
+                          int64_t number,
+                          int64_t *counter);
+
+// Stores a value, provided that the key has the expected value; durable when it returns. `expected` null: provided that the key does not exist. `value`
+// null: deletes the key instead. A value of no bytes is a pointer that is not null, with a length of 0. `KAML_VALUE_DIFFERS` if the key has another
+// value, or does not exist.
+//
+//     // Only one of several processes becomes the leader.
+//     kaml_status status = kaml_compare_and_set(device, locks, "leader", 6, NULL, 0, "me", 2);
+enum kaml_status kaml_compare_and_set(struct kaml_device device,
+                                      kaml_namespace_id namespace_id,
+                                      const void *key,
+                                      size_t key_length,
+                                      const void *expected,
+                                      size_t expected_length,
+                                      const void *value,
+                                      size_t value_length);
+
+// Stores a record that expires; durable when it returns, whatever the `write_mode`. The cache keeps no value that can expire: its reads are those of the
+// device. `time_to_live_ms` is as in `kaml_operation`. Otherwise as `kaml_store_put`.
+enum kaml_status kaml_store_put_expiring(struct kaml_store store,
+                                         kaml_namespace_id namespace_id,
+                                         const void *key,
+                                         size_t key_length,
+                                         const void *value,
+                                         size_t value_length,
+                                         uint64_t time_to_live_ms);
+
+// Adds a number to a counter in a transaction of its own, as `kaml_txn_add` does. `*counter` is the counter afterwards; `counter` may be null.
+enum kaml_status kaml_store_add(struct kaml_store store,
+                                kaml_namespace_id namespace_id,
+                                const void *key,
+                                size_t key_length,
+                                int64_t number,
+                                int64_t *counter);
+
+// As `kaml_compare_and_set`, in a transaction of its own.
+enum kaml_status kaml_store_compare_and_set(struct kaml_store store,
+                                            kaml_namespace_id namespace_id,
+                                            const void *key,
+                                            size_t key_length,
+                                            const void *expected,
+                                            size_t expected_length,
+                                            const void *value,
+                                            size_t value_length);
+
+// Stores a record that expires, whether it exists or not. Its time begins with the commit, which waits until the changes are durable.
+// `time_to_live_ms` is as in `kaml_operation`. Otherwise as `kaml_txn_upsert`.
+enum kaml_status kaml_txn_upsert_expiring(struct kaml_txn txn,
+                                          kaml_namespace_id namespace_id,
+                                          const void *key,
+                                          size_t key_length,
+                                          const void *value,
+                                          size_t value_length,
+                                          uint64_t time_to_live_ms);
+
+// Adds a number to a counter, which is read and locked, and keeps the time at which it expires. `*counter` is the counter afterwards; `counter` may be
+// null. `KAML_BAD_ARGUMENT` if the value is not a counter, or the sum does not fit 64 bits: the transaction continues. Otherwise as `kaml_txn_upsert`.
+enum kaml_status kaml_txn_add(struct kaml_txn txn,
+                              kaml_namespace_id namespace_id,
+                              const void *key,
+                              size_t key_length,
+                              int64_t number,
+                              int64_t *counter);
+
+// Writes all that is on a device now to a file, while others read and write: all namespaces with their attributes, records, blocks and versions. With
+// `since`, the path of an earlier backup of this device, only what has changed since; null for all. The file gets its name when it is whole and durable, and replaces
+// what had that name. A store over the device is flushed first. `report` may be null.
+//
+// `KAML_SNAPSHOT_TOO_OLD` if what is overwritten meanwhile needs too much room; `KAML_IN_USE` if a namespace is deleted meanwhile; `KAML_BAD_ARGUMENT` if `since`
+// is a backup of another device; `KAML_NOT_A_DEVICE`, `KAML_CORRUPT` if it is no backup or a damaged one; `KAML_IO` if the file cannot be written.
+//
+//     if (kaml_backup(device, "monday.backup", NULL, NULL)) goto failed;
+//     if (kaml_backup(device, "tuesday.backup", "monday.backup", NULL)) goto failed;
+enum kaml_status kaml_backup(struct kaml_device device,
+                             const char *path,
+                             const char *since,
+                             struct kaml_backup_report *report);
+
+// Reads a backup and checks all of it. `report` may be null. `KAML_NOT_A_DEVICE` if it is no backup, `KAML_NEWER_VERSION` if a later version of this software has
+// made it, `KAML_CORRUPT` if it is damaged or ends early.
+enum kaml_status kaml_backup_verify(const char *path,
+                                    struct kaml_backup_report *report);
+
+// Makes a device of a full backup, and of incremental ones in their order. It is closed afterwards. A file gets its name when it is whole; over contents this
+// needs `force` in `options`, which may be null. With a `capacity_bytes` of 0 the device is as large as the one that was backed up.
+//
+// As `kaml_backup_verify` for each backup; `KAML_BAD_ARGUMENT` if one does not continue the one before it, or the device is too small; as `kaml_create`.
+//
+//     const char *backups[2] = { "monday.backup", "tuesday.backup" };
+//     if (kaml_restore(backups, 2, "copy.kaml", 0, NULL)) goto failed;
+enum kaml_status kaml_restore(const char *const *backups,
+                              size_t backup_count,
+                              const char *path,
+                              uint64_t capacity_bytes,
+                              const struct kaml_create_options *options);
+
+// Makes a device larger or smaller, while others read and write: it takes as many whole erase blocks of each log as fit `capacity_bytes` of its file or block
+// device. `*taken_bytes` is what it takes; `taken_bytes` may be null. A smaller device is emptied from its end on first. A crash leaves the old size or the new one.
+//
+// `KAML_BAD_ARGUMENT` if the device cannot have this size; `KAML_FULL` if what is in it does not fit; `KAML_NO_SPACE` if the file system has no room; it then keeps
+// its size.
+enum kaml_status kaml_resize(struct kaml_device device,
+                             uint64_t capacity_bytes,
+                             uint64_t *taken_bytes);
+
+// The position after everything that is durable now: `kaml_changes_open` since it yields what is committed later.
+enum kaml_status kaml_position_now(struct kaml_device device,
+                                   struct kaml_position *position);
+
+// Opens a reader of what was committed after a position, in the order of the commits, each commit exactly one time. `since` null: of what is committed from now on.
+// Only what is durable is shown. The device keeps as many changes as its commit ring has bytes; a slow reader holds nobody up, and falls
+// behind. Close it with `kaml_changes_close`; closing the device closes it, too.
+//
+// `KAML_BAD_ARGUMENT` if the position is of another device; `KAML_SNAPSHOT_TOO_OLD`, also later, if the changes after it are not on the device any more.
+//
+//     kaml_changes reader;
+//     kaml_change *changes;
+//     size_t count;
+//     kaml_position position;
+//     if (kaml_changes_open(device, NULL, &reader)) goto failed;
+//     while (!kaml_changes_next(reader, 1000, &changes, &count, &position)) {
+//         for (size_t i = 0; i < count; i++)
+//             if (changes[i].kind == KAML_CHANGE_PUT) printf("%.*s\n", (int)changes[i].key_length, (const char *)changes[i].key);
+//         kaml_free(changes);
+//     }
+enum kaml_status kaml_changes_open(struct kaml_device device,
+                                   const struct kaml_position *since,
+                                   struct kaml_changes *reader);
+
+// The changes of the next commit, of which there is at least one; none if nothing is committed within `timeout_ms`. `*changes` is an array of `*change_count`
+// changes that you free with `kaml_free`; it is null if there are none. `*position` is the one after them; it may be null. The first changes describe the namespaces.
+enum kaml_status kaml_changes_next(struct kaml_changes reader,
+                                   uint32_t timeout_ms,
+                                   struct kaml_change **changes,
+                                   size_t *change_count,
+                                   struct kaml_position *position);
+
+// Closes a reader. `KAML_IN_USE` if another thread is in a call with it; it is then kept.
+enum kaml_status kaml_changes_close(struct kaml_changes reader);
+
+// As `kaml_changes_close`, for destructors and finalizers: it leaves the message of `kaml_last_error` as it was.
+enum kaml_status kaml_changes_abandon(struct kaml_changes reader);
 
 #ifdef __cplusplus
 }  // extern "C"

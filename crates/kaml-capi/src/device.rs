@@ -5,6 +5,7 @@
 //! Implements:       paper:KAML Table I, CreateNamespace and DeleteNamespace.
 
 use crate::arguments::{self, Limits, Out};
+use crate::changes::ChangeReaders;
 use crate::failure::{Failure, call, call_quietly};
 use crate::handle::{Kind, Registry, SHARED};
 use crate::histories::Histories;
@@ -83,6 +84,7 @@ pub(crate) struct OpenDevice {
     pub(crate) histories: Histories,
     pub(crate) ranges: Iterations,
     pub(crate) snapshots: Snapshots,
+    pub(crate) changes: ChangeReaders,
     pub(crate) store: RwLock<Option<Store>>,
 }
 
@@ -107,10 +109,16 @@ impl OpenDevice {
 
     /// Takes a snapshot of what exists for those who read through the store, if one is open: it is flushed first.
     pub(crate) fn snapshot(&self, namespace_id: kaml_namespace_id) -> Result<u32, Failure> {
-        if let Some(store) = &*self.store() {
-            store.flush()?;
-        }
+        self.flush_store()?;
         Ok(self.device.snapshot(namespace_id)?)
+    }
+
+    /// Makes durable what those have put who write through a store, if one is open.
+    pub(crate) fn flush_store(&self) -> Result<(), Failure> {
+        match &*self.store() {
+            Some(store) => Ok(store.flush()?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -120,6 +128,7 @@ fn answer(out: &Out<kaml_device>, device: Device) -> Result<(), Failure> {
         histories: Histories::default(),
         ranges: Iterations::default(),
         snapshots: Snapshots::default(),
+        changes: ChangeReaders::default(),
         device,
         store: RwLock::new(None),
     })?;
@@ -219,7 +228,7 @@ fn close(device: kaml_device) -> Result<(), Failure> {
         None => Ok(()),
     })?;
     // They have handles of the device.
-    drop((closed.histories, closed.ranges, closed.snapshots));
+    drop((closed.histories, closed.ranges, closed.snapshots, closed.changes));
     Ok(closed.device.close()?)
 }
 

@@ -23,6 +23,7 @@
 //! each other. Slots of these kinds therefore have several *doors*, each with its own lock and its own pointer to the object. A thread
 //! always uses the same door; closing locks all of them.
 
+use crate::changes::READERS;
 use crate::device::DEVICES;
 use crate::failure::Failure;
 use crate::ranges::RANGES;
@@ -55,7 +56,7 @@ thread_local! {
     /// Which door of each slot this thread uses, modulo their number. No value yet: `usize::MAX`.
     static DOOR: Cell<usize> = const { Cell::new(usize::MAX) };
     /// The tables, while this thread forks. Never dropped, so it exists at the end of a thread, too.
-    static HELD: Cell<Option<ManuallyDrop<[MutexGuard<'static, Free>; 5]>>> = const { Cell::new(None) };
+    static HELD: Cell<Option<ManuallyDrop<[MutexGuard<'static, Free>; 6]>>> = const { Cell::new(None) };
 }
 
 /// Has the tables held over each fork from now on, and forks counted in the child.
@@ -68,6 +69,7 @@ fn notice_forks() {
                 TRANSACTIONS.free(),
                 RANGES.free(),
                 SNAPSHOTS.free(),
+                READERS.free(),
             ]))
         }));
     }
@@ -95,6 +97,7 @@ pub(crate) enum Kind {
     Transaction = 3,
     Range = 4,
     Snapshot = 5,
+    Changes = 6,
 }
 
 impl Kind {
@@ -105,6 +108,7 @@ impl Kind {
             Kind::Transaction => "transaction",
             Kind::Range => "iterator",
             Kind::Snapshot => "snapshot",
+            Kind::Changes => "reader of changes",
         }
     }
 }

@@ -24,6 +24,8 @@
 compile_error!("panics are caught at the boundary, which takes panic = \"unwind\"");
 
 pub mod arguments;
+pub mod backups;
+pub mod changes;
 pub mod device;
 pub mod failure;
 mod handle;
@@ -39,3 +41,4 @@ pub mod status;
 pub mod store;
 pub mod txn;
 pub mod versions;
+pub mod writes;

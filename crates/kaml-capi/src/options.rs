@@ -64,6 +64,8 @@ pub struct kaml_create_options {
     /// 1: the file grows by itself when it runs low on space, as far as its file system lets it; `capacity_bytes` is its first size, from which the
     /// largest value and the largest Put follow.
     pub grows: u32,
+    /// With `grows`: the file grows to so many bytes at most; 0: as far as its file system lets it.
+    pub grow_up_to_bytes: u64,
 }
 
 /// How a device is opened. Begin with `KAML_OPEN_OPTIONS_INIT`; 0 is the default of every field.
@@ -111,6 +113,8 @@ pub struct kaml_namespace_options {
     pub keep_internal: u32,
     /// `KAML_COMPRESSION_...`. Not of a versioned namespace.
     pub compression: u32,
+    /// Records expire so many milliseconds after they are put, unless a put requests something else; 0: they do not. Not of a versioned namespace.
+    pub time_to_live_ms: u64,
 }
 
 /// How many neighbouring keys of a namespace share a lock.
@@ -168,7 +172,12 @@ pub(crate) unsafe fn create(
     let mut create = CreateOptions::new(capacity_bytes);
     // SAFETY: the caller's promise is the same.
     let Some(given) = (unsafe { given(options, "create options")? }) else { return Ok(create) };
-    create.grow_up_to = flag(given.grows, "grows")?.then_some(u64::MAX);
+    create.grow_up_to = match (flag(given.grows, "grows")?, given.grow_up_to_bytes) {
+        (false, 0) => None,
+        (false, _) => return Err(Failure::argument("grow_up_to_bytes: only with grows")),
+        (true, 0) => Some(u64::MAX),
+        (true, limit) => Some(limit),
+    };
     create.durability = durability(given.durability)?.unwrap_or_default();
     create.force = flag(given.force, "force")?;
     create.prewrite = flag(given.prewrite, "prewrite")?;
@@ -226,7 +235,11 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
         return Err(Failure::argument(format!("{what}: only of a versioned namespace")));
     }
     let kind = versions.map_or(NamespaceKind::Records(keys), |versions| NamespaceKind::Versions(keys, versions));
-    Ok(NamespaceOptions::new(kind).with_logs(logs).with_compression(compression))
+    let options = NamespaceOptions::new(kind).with_logs(logs).with_compression(compression);
+    Ok(match given.time_to_live_ms {
+        0 => options,
+        ms => options.with_ttl(Duration::from_millis(ms)),
+    })
 }
 
 fn versions(given: &kaml_namespace_options) -> Result<VersionOptions, Failure> {

@@ -17,6 +17,8 @@ pub enum kaml_status {
     KAML_NOT_FOUND = 1,
     /// A record has that key already.
     KAML_EXISTS = 2,
+    /// The record has another value than the expected one, or does not exist.
+    KAML_VALUE_DIFFERS = 3,
 
     /// The transaction waited for others that waited for it. It was aborted; run it again.
     KAML_DEADLOCK = 10,
@@ -97,10 +99,11 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 37] = [
+    pub(crate) const ALL: [kaml_status; 38] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
+        KAML_VALUE_DIFFERS,
         KAML_DEADLOCK,
         KAML_LOCK_TIMEOUT,
         KAML_DEPENDENCY_LOST,
@@ -143,6 +146,7 @@ impl kaml_status {
             KAML_OK => c"no error",
             KAML_NOT_FOUND => c"no record has that key",
             KAML_EXISTS => c"a record has that key already",
+            KAML_VALUE_DIFFERS => c"the record has another value than the expected one",
             KAML_DEADLOCK => c"deadlock; the transaction was aborted and can be run again",
             KAML_LOCK_TIMEOUT => c"a lock was not given in time; the transaction was aborted and can be run again",
             KAML_DEPENDENCY_LOST => {
@@ -205,6 +209,9 @@ pub extern "C" fn kaml_is_retryable(status: c_int) -> bool {
 impl From<&Error> for kaml_status {
     fn from(error: &Error) -> kaml_status {
         use ErrorClass as E;
+        if let Error::ValueDiffers { .. } = error {
+            return KAML_VALUE_DIFFERS;
+        }
         match error.class() {
             E::UnknownNamespace => KAML_UNKNOWN_NAMESPACE,
             E::NamespaceExists => KAML_NAMESPACE_EXISTS,
@@ -260,7 +267,7 @@ mod tests {
         for status in kaml_status::ALL {
             assert_eq!(kaml_status::from_number(status as c_int), Some(status));
         }
-        for number in [-1, 3, 98, 100, c_int::MAX, c_int::MIN] {
+        for number in [-1, 4, 98, 100, c_int::MAX, c_int::MIN] {
             assert_eq!(kaml_status::from_number(number), None);
             assert!(!kaml_strerror(number).is_null() && !kaml_is_retryable(number));
         }

@@ -43,7 +43,10 @@ struct Counted(Arc<AtomicUsize>);
 pub(crate) static TRANSACTIONS: Registry<OpenTxn, 1> = Registry::new(Kind::Transaction);
 
 /// A call with a transaction.
-fn call_with<R>(txn: kaml_txn, body: impl FnOnce(&mut Transaction) -> Result<R, kaml::Error>) -> Result<R, Failure> {
+pub(crate) fn call_with<R>(
+    txn: kaml_txn,
+    body: impl FnOnce(&mut Transaction) -> Result<R, kaml::Error>,
+) -> Result<R, Failure> {
     TRANSACTIONS.with_mut(txn.id, |open| Ok(body(&mut open.txn)?))
 }
 
@@ -51,7 +54,7 @@ fn call_with<R>(txn: kaml_txn, body: impl FnOnce(&mut Transaction) -> Result<R, 
 ///
 /// # Safety
 /// Key and value are as the header demands.
-unsafe fn put_with(
+pub(crate) unsafe fn put_with(
     txn: kaml_txn,
     (key, key_length): (*const c_void, usize),
     (value, value_length): (*const c_void, usize),

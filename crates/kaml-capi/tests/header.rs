@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which a reader needs to meet them.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 16] = [
     "status",
     "failure",
     "arguments",
@@ -20,6 +20,9 @@ const SOURCES: [&str; 13] = [
     "store",
     "many",
     "txn",
+    "writes",
+    "backups",
+    "changes",
 ];
 
 fn here(path: &str) -> PathBuf {

@@ -176,6 +176,14 @@ fn many_records_and_many_threads() {
     everywhere("tests/c/many.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
 }
 
+/// Goal:   records expire, counters count, expected values are compared, changes are streamed, a restored backup is what was backed up; mistakes have
+///         defined statuses.
+/// Method: a program that does all of it and compares, with a device, a store and a transaction, and makes every mistake.
+#[test]
+fn what_lasts_and_what_expires() {
+    everywhere("tests/c/lasting.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
+}
+
 /// Goal:   a child that was forked while other threads opened and closed handles waits for none of them: it can open its own.
 /// Method: a program that forks hundreds of times under four such threads.
 #[test]

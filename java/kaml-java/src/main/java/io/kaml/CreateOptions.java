@@ -48,8 +48,8 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
     }
 
     MemorySegment encode(Arena arena) {
-        MemorySegment bytes = arena.allocate(48, 8);
-        bytes.set(JAVA_LONG, 0, 48);
+        MemorySegment bytes = arena.allocate(56, 8);
+        bytes.set(JAVA_LONG, 0, 56);
         bytes.set(JAVA_INT, 8, process ? 2 : 0);
         bytes.set(JAVA_INT, 12, force ? 1 : 0);
         bytes.set(JAVA_INT, 20, dies);

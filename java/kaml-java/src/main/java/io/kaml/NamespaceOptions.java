@@ -33,8 +33,8 @@ public record NamespaceOptions(KeyKind keys, boolean versioned) {
     }
 
     MemorySegment encode(Arena arena) {
-        MemorySegment bytes = arena.allocate(64, 8);
-        bytes.set(JAVA_LONG, 0, 64);
+        MemorySegment bytes = arena.allocate(72, 8);
+        bytes.set(JAVA_LONG, 0, 72);
         bytes.set(JAVA_INT, 8, keys.ordinal());
         bytes.set(JAVA_INT, 24, versioned ? 1 : 0);
         return bytes;

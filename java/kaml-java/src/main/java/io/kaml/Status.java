@@ -6,6 +6,8 @@ public enum Status {
     NOT_FOUND(1),
     /** A record has that key already. */
     EXISTS(2),
+    /** The record has another value than the expected one, or does not exist. */
+    VALUE_DIFFERS(3),
     /** The transaction waited for others that waited for it. It was aborted; run it again. */
     DEADLOCK(10),
     /** A lock was not granted in time. The transaction was aborted; run it again. */
