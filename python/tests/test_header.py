@@ -25,7 +25,12 @@ SCALARS = {
     "kaml_status": ctypes.c_int,
 }
 #: What C spells as a pointer and ctypes has a name for.
-POINTERS = {"void *": ctypes.c_void_p, "char *": ctypes.c_char_p, "void **": ctypes.POINTER(ctypes.c_void_p)}
+POINTERS = {
+    "void *": ctypes.c_void_p,
+    "char *": ctypes.c_char_p,
+    "void **": ctypes.POINTER(ctypes.c_void_p),
+    "char **": ctypes.POINTER(ctypes.c_char_p),
+}
 
 
 def ctype(text):
