@@ -170,7 +170,7 @@ impl Store {
     }
 
     /// Stores a value, or deletes the record if it is nothing, provided that the record has the expected value, or does not exist if that is
-    /// nothing. Durable as a commit ([the table](super::store#what-is-durable-when)).
+    /// nothing. Durable as a commit ([the table](crate::store#what-is-durable-when)).
     ///
     /// # Errors
     /// [`Error::ValueDiffers`]; otherwise as [`Store::put`].
