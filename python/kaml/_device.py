@@ -306,17 +306,17 @@ class Batch:
     def __len__(self) -> int:
         return len(self._records)
 
-    def _write(self, handle: native.DeviceHandle) -> List[int]:
+    def _write(self, handle: native.DeviceHandle) -> Optional[List[int]]:
         if not self._more:
             records = native.records_in(self._records)
             call("kaml_put", handle, records, len(records))
-            return []
+            return None
         operations = native.records_in(self._records, native.Operation)
         for at, (number, ttl) in self._more.items():
             operations[at].number, operations[at].time_to_live_ms = number, ttl
         counters = (c_int64 * len(operations))()
         call("kaml_write", handle, operations, len(operations), counters)
-        return [counters[at] for at, record in enumerate(self._records) if record[1] in COUNTER_ACTIONS]
+        return [counters[at] for at, record in enumerate(self._records) if record[1] in COUNTER_ACTIONS] or None
 
 
 class Device(native.Owner):
@@ -698,8 +698,9 @@ class Device(native.Owner):
     def _flushed(self) -> "Device":
         return self
 
-    def write(self, batch: Batch) -> List[int]:
-        """Stores a batch, all or nothing; durable when it returns. Returns the counters after each of its operations on counters, in their order."""
+    def write(self, batch: Batch) -> Optional[List[int]]:
+        """Stores a batch, all or nothing; durable when it returns. Returns the counters after each of its operations on counters, in their order;
+        none if it has no such operations."""
         if not isinstance(batch, Batch):
             raise TypeError(f"expected a Batch, not {type(batch).__name__}")
         return batch._write(self._handle)

@@ -169,7 +169,7 @@ class Device:
         """Deletes a record, whether it exists or not; durable when it returns."""
         await self.call(self.sync.delete, namespace, key)
 
-    async def write(self, batch: kaml.Batch) -> List[int]:
+    async def write(self, batch: kaml.Batch) -> Optional[List[int]]:
         """Stores a batch, all or nothing; durable when it returns. Returns its counters."""
         return await self.call(self.sync.write, batch)
 

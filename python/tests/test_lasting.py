@@ -61,7 +61,7 @@ class Lasting(unittest.TestCase):
             device.write(Batch().expect(plain, "a", b"two").add(plain, "n"))
         with self.assertRaises(kaml.ValueDiffersError):
             device.write(Batch().expect(plain, "a", None))
-        self.assertEqual(device.write(Batch().expect(plain, "a", b"one").delete(plain, "a")), [])
+        self.assertIsNone(device.write(Batch().expect(plain, "a", b"one").delete(plain, "a")))
         device.compare_and_set(plain, "c", None, b"")
         self.assertRaises(kaml.ValueDiffersError, device.compare_and_set, plain, "c", None, b"1")
         device.compare_and_set(plain, "c", b"", b"1")
