@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "a program exports nothing; `pub` marks the door of each module")]
 
 mod experiment;
+mod replay;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +18,7 @@ use std::process::ExitCode;
   kaml-lab sim run --seeds 14                      power cuts and faults, from seeds
   kaml-lab experiment fig5 --out figures           a figure of the KAML paper
   kaml-lab experiment muninn-fig9 --out figures    a figure of the Muninn paper
+  kaml-lab replay hm_0.csv --format msr            a trace of a real workload
 
 The same board and seed give the same results on every machine. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.")]
 struct Arguments {
@@ -30,12 +32,15 @@ enum Command {
     Sim(sim::Arguments),
     /// Repeat the papers' device experiments on a modelled board
     Experiment(experiment::Arguments),
+    /// Replay a trace of a real workload on a modelled board
+    Replay(replay::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Sim(arguments) => arguments.run(),
         Command::Experiment(arguments) => arguments.run(),
+        Command::Replay(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

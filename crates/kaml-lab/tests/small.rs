@@ -37,6 +37,29 @@ fn experiments_write_tables_and_pictures() {
     assert!(std::fs::read_to_string(dir.path().join("fig7.svg")).unwrap().contains("<svg"));
 }
 
+/// Goal:   a trace is replayed to the same JSON each time, and a mistake names its line.
+/// Method: a small trace with a cut, two times; a broken line, refused and left out.
+#[test]
+fn traces_are_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace.csv");
+    let line =
+        |i: u64| format!("{i},key{},4,{},1,{},0\n", i % 7, i * 10, if i.is_multiple_of(3) { "set" } else { "get" });
+    let text: String = (0..200).map(line).collect();
+    std::fs::write(&path, &text).unwrap();
+    let path = path.to_str().unwrap();
+    let arguments = ["replay", path, "--format", "twitter", "--flash", "8GiB", "--cut-at", "100", "--json"];
+    let report = json(&arguments);
+    assert_eq!((&report["records"], &report["cuts"]), (&Value::from(200), &Value::from(1)), "{report}");
+    assert_eq!(report, json(&arguments));
+    std::fs::write(path, text + "1,key,4,many,1,set,0\n").unwrap();
+    let output = run(&arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && errors.contains("line 201: value size is `many`"), "{errors}");
+    let skipping = [&arguments[..], &["--skip-bad"]].concat();
+    assert_eq!(json(&skipping)["records"], 200);
+}
+
 /// Goal:   what makes no sense is refused as a matter of usage, without a panic.
 /// Method: an unknown experiment, an unknown board, numbers out of range.
 #[test]
@@ -46,6 +69,9 @@ fn mistakes_are_refused() {
         &["experiment", "fig7"],
         &["sim", "run", "--seeds", "many"],
         &["sim", "speed", "--bytes", "0"],
+        &["replay", "-", "--format", "regex"],
+        &["replay", "-", "--format", "regex", "--regex", "(?<op>r)"],
+        &["replay", "-", "--format", "msr", "--pace", "0"],
         &["sim"],
     ] {
         let output = run(wrong);

@@ -7,6 +7,15 @@
 //! The way of a command: link ▶ a command core ▶ (Get) index, flash, link; (Put) data over the link ▶ the writer core:
 //! staged ▶ ring write ▶ committed ▶ link. What the firmware starts by itself takes its place at the writer core.
 
+mod error;
+mod loaded;
+mod replay;
+mod replay_model;
+
+pub use error::RigError;
+pub use replay::{Latencies, Replay, ReplayCuts, ReplayError, ReplayReport};
+
+use crate::Keep;
 use crate::board::Board;
 use crate::controller::Controller;
 use crate::faults::Faults;
@@ -14,42 +23,23 @@ use crate::load::{Ask, Load, Sheet};
 use crate::medium::{Options, SimMedium, SimQueue};
 use crate::rng::Rng;
 use crate::timing::Timing;
-use crate::{Keep, Value};
 use kaml_device::{
-    BlockChange, BlockOptions, BlockStep, Body, Buffered, CollectionPolicy, Condition, Core, CoreStats, Error,
-    FindError, FlashRead, Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
+    BlockChange, BlockOptions, BlockStep, Body, Buffered, CollectionPolicy, Condition, Core, CoreStats, FindError,
+    FlashRead, Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
 };
 use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue};
+use loaded::Loaded;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-
-/// Why an experiment ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum RigError {
-    /// The firmware refused a command.
-    #[error(transparent)]
-    Device(#[from] Error),
-    /// The modelled flash refused an operation.
-    #[error("flash: {0}")]
-    Flash(#[from] MediumError),
-    /// The board cannot be.
-    #[error(transparent)]
-    Board(#[from] kaml_flash::GeometryError),
-    /// Nothing moves any more.
-    #[error("a command waits forever: {0}")]
-    Stuck(String),
-    /// A command completed with something else than was stored.
-    #[error("{0}")]
-    Wrong(String),
-}
 
 /// What a host waits for.
 enum Job {
     Nothing,
     Get { number: u64 },
     Put { number: u64 },
+    Delete { number: u64 },
     Read { range: std::ops::Range<u64> },
-    Write { change: Box<BlockChange> },
+    Write { change: Box<BlockChange>, range: std::ops::Range<u64> },
 }
 
 struct Host {
@@ -84,6 +74,8 @@ const IDLE_NS: u64 = 200_000_000;
 const IDLE_TURNS_MAX: u32 = 1000;
 /// A logical block; units are of the usual size.
 const BLOCK_BYTES: u32 = 512;
+/// All reads of hosts fit.
+const BUFFER_BYTES: usize = 32 << 10;
 
 /// A device and its hosts.
 pub struct Rig {
@@ -111,16 +103,7 @@ pub struct Rig {
     buffers: Vec<AlignedBuf>,
     done: Vec<Completion>,
     started: Vec<(IoId, Io)>,
-}
-
-/// A load and how far it is.
-struct Loaded {
-    load: Load,
-    issued: u64,
-    answered: u64,
-    value: Vec<u8>,
-    crc32c: u32,
-    sheet: Sheet,
+    replaying: Option<Box<replay::Replaying>>,
 }
 
 impl Rig {
@@ -154,6 +137,7 @@ impl Rig {
             buffers: Vec::new(),
             done: Vec::new(),
             started: Vec::new(),
+            replaying: None,
         })
     }
 
@@ -274,6 +258,7 @@ impl Rig {
         } else {
             let Reverse((_, _, event, host)) = self.events.pop().expect("just seen");
             match event {
+                Event::Ask if self.replaying.is_some() => self.replay_event(host),
                 Event::Ask => self.ask(host)?,
                 Event::Taken => self.taken(next, host)?,
                 Event::Read => self.start_read(host),
@@ -323,7 +308,8 @@ impl Rig {
             Ask::Read => Job::Read { range: number * value_bytes..(number + 1) * value_bytes },
             Ask::Write => {
                 let first = number * value_bytes / u64::from(BLOCK_BYTES);
-                Job::Write { change: Box::new(BlockChange::write(&self.reader, load.space, first, &loaded.value)?) }
+                let change = BlockChange::write(&self.reader, load.space, first, &loaded.value)?;
+                Job::Write { change: Box::new(change), range: number * value_bytes..(number + 1) * value_bytes }
             }
         };
         entry.began = now;
@@ -336,7 +322,7 @@ impl Rig {
     fn taken(&mut self, now: u64, host: usize) -> Result<(), RigError> {
         let records = match &self.hosts[host].job {
             Job::Put { .. } => self.loads[self.hosts[host].load].load.batch,
-            Job::Write { .. } => 1,
+            Job::Write { .. } | Job::Delete { .. } => 1,
             Job::Get { .. } | Job::Read { .. } => return self.look_up(now, host),
             Job::Nothing => unreachable!("a command was taken"),
         };
@@ -379,7 +365,14 @@ impl Rig {
                     batch => self.core.stage(&(0..batch).map(|i| op(load.wrap(*number + i))).collect::<Vec<_>>()),
                 }
             }
-            Job::Write { change } => match change.stage(&mut self.core, value) {
+            Job::Delete { number } => self.core.stage(&[Op {
+                namespace: load.space,
+                key: Key::from(Load::key(*number)).into(),
+                body: Body::Delete,
+                condition: Condition::Always,
+                expires: Default::default(),
+            }]),
+            Job::Write { change, .. } => match change.stage(&mut self.core, value) {
                 Ok(BlockStep::Done(frame)) => Ok(frame.expect("a write stages something")),
                 Ok(BlockStep::More) => return self.stage(host),
                 Ok(BlockStep::Read(read)) => {
@@ -407,6 +400,9 @@ impl Rig {
     }
 
     fn look_up(&mut self, now: u64, host: usize) -> Result<(), RigError> {
+        if self.replaying.is_some() {
+            self.expect(host);
+        }
         let Host { load, job, .. } = &self.hosts[host];
         let space = self.loads[*load].load.space;
         let (found, key) = match job {
@@ -456,11 +452,12 @@ impl Rig {
         let read = self.hosts[host].reading.take().expect("a read completes one time");
         let found = read.value(&into)?;
         match &mut self.hosts[host].job {
-            Job::Write { change } => {
+            Job::Write { change, .. } => {
                 change.supply(read, found.of(&into).to_vec())?;
                 let when = self.controller.write(self.now_ns, 1);
                 self.tasks.push_back((when, Task::Stage(host)));
             }
+            _ if self.replaying.is_some() => self.replay_found(host, found.of(&into), true)?,
             _ => self.found(host, found.of(&into))?,
         }
         self.buffers.push(into);
@@ -469,6 +466,9 @@ impl Rig {
 
     /// The value of a Get, or the unit that a read is about: it must be what was put, and the host gets its part.
     fn found(&mut self, host: usize, value: &[u8]) -> Result<(), RigError> {
+        if self.replaying.is_some() {
+            return self.replay_found(host, value, false);
+        }
         let loaded = &self.loads[self.hosts[host].load];
         let right = match &self.hosts[host].job {
             Job::Get { .. } => value == loaded.value,
@@ -488,6 +488,9 @@ impl Rig {
     fn answer(&mut self, host: usize, bytes: u64) {
         let now = self.now_ns;
         let when = self.controller.answer(now, bytes);
+        if self.replaying.is_some() {
+            return self.replay_committed(host, when);
+        }
         let entry = &mut self.hosts[host];
         let loaded = &mut self.loads[entry.load];
         entry.job = Job::Nothing;
@@ -531,7 +534,10 @@ impl Rig {
     /// What collection moves takes time of the writer core.
     fn charge_moves(&mut self) {
         let relocated = self.core.stats().relocated_bytes;
-        let record = self.loads.first().map_or(u64::MAX, |loaded| u64::from(loaded.load.bytes));
+        let record = match &self.replaying {
+            Some(replaying) => replaying.value_bytes_mean(),
+            None => self.loads.first().map_or(u64::MAX, |loaded| u64::from(loaded.load.bytes)),
+        };
         self.controller.relocate(self.now_ns, (relocated - self.relocated_bytes) / record.max(1));
         self.relocated_bytes = relocated;
     }
@@ -576,17 +582,5 @@ impl Rig {
     fn start(&mut self, id: IoId, io: Io) {
         let when = self.controller.operate(self.now_ns);
         self.tasks.push_back((when, Task::Start(id, io)));
-    }
-}
-
-/// What most reads of hosts fit.
-const BUFFER_BYTES: usize = 16 << 10;
-
-impl Loaded {
-    fn new(load: &Load) -> Loaded {
-        let mut value = Vec::new();
-        Value { seed: u64::from(load.space), len: load.bytes, expires: 0 }.run(&mut value);
-        let crc32c = crc_fast::crc32_iscsi(&value);
-        Loaded { load: load.clone(), issued: 0, answered: 0, value, crc32c, sheet: Sheet::new() }
     }
 }
