@@ -109,7 +109,7 @@ fn mistakes_name_the_line_and_the_remedy() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Goal:   no bytes make a reader panic, wait, or return more operations than they can stand for.
+    /// Goal:   no bytes make a reader panic, wait, or return more operations than they can mean.
     /// Method: noise, and lines of digits, letters and separators, in each format.
     #[test]
     fn readers_stand_anything(
@@ -147,7 +147,7 @@ fn replay(ops: &[TraceOp], options: &Replay) -> Result<ReplayReport, ReplayError
     rig.replay(&mut { records }, options, &mut |_| true)
 }
 
-/// Operations on few objects and few blocks, so that they meet.
+/// Operations on few objects and few blocks, which therefore meet.
 fn mixed(count: u64) -> Vec<TraceOp> {
     let op = |i: u64| {
         let draw = kaml_sim::mix(i);

@@ -1,6 +1,6 @@
 //! Replaying a trace on a device: several records in progress, each of one command for each piece.
 //!
-//! Lives here:       records to commands, who is waited for, power cuts, the report.
+//! Lives here:       records to commands, waiting, power cuts, the report.
 //! Lives elsewhere:  reading traces (`trace`), what must be found (`replay_model`), executing commands (`rig`).
 //! Implements:       docs/guide/research.md "Traces".
 //!
@@ -39,7 +39,7 @@ pub struct Replay {
     pub object_bytes_max: u32,
     /// Power cuts.
     pub cuts: ReplayCuts,
-    /// Of the choice of cuts, and of what each leaves.
+    /// Chooses the cuts, and what remains after each.
     pub seed: u64,
 }
 
@@ -194,7 +194,7 @@ impl Replaying {
 }
 
 impl Rig {
-    /// Replays a trace. `progress` receives the number of records that have begun, now and then.
+    /// Replays a trace. `progress` receives the number of records that have begun, regularly.
     ///
     /// # Errors
     /// The trace cannot be read, the device refuses a record, or something else is found than was stored.

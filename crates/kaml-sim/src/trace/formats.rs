@@ -23,11 +23,11 @@ use std::collections::VecDeque;
 pub(super) const ORACLE_BYTES: usize = 24;
 /// A sector of Tencent's and MQSim's traces.
 const SECTOR_BYTES: u64 = 512;
-/// One record of CacheLib can stand for so many operations; more are a mistake.
+/// One record of CacheLib can mean at most so many operations; more are a mistake.
 const OP_COUNT_MAX: u64 = 1 << 20;
 
 /// A line with what errors about it contain.
-pub(super) struct Line<'a> {
+pub(super) struct TextLine<'a> {
     pub(super) number: u64,
     pub(super) text: &'a [u8],
     pub(super) format: &'static str,
@@ -86,12 +86,12 @@ type Result<T> = std::result::Result<T, TraceError>;
 
 /// The fields of a line, split.
 struct Fields<'a, const N: usize> {
-    line: &'a Line<'a>,
+    line: &'a TextLine<'a>,
     all: [&'a [u8]; N],
     names: &'static str,
 }
 
-impl<'a> Line<'a> {
+impl<'a> TextLine<'a> {
     fn bad(&self, name: &'static str, found: &[u8], expected: &'static str) -> TraceError {
         TraceError::Field { line: self.number, name, found: shown(found), format: self.format, expected }
     }

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the fields of each format (`formats`), bounded lines (`lines`), replaying (`rig`).
 //! Implements:       docs/guide/research.md "Traces".
 //!
-//! Memory does not grow with the trace: one line, and the operations that it stands for.
+//! Memory does not grow with the trace: one line, and the operations that it means.
 
 mod formats;
 mod lines;
@@ -142,7 +142,7 @@ pub enum TraceError {
         found: String,
         /// The format.
         format: &'static str,
-        /// What can be there.
+        /// What the format has there.
         expected: &'static str,
     },
     /// The file ends within a record.
@@ -266,7 +266,7 @@ impl<R: BufRead> TraceReader<R> {
         if text.trim_ascii().is_empty() {
             return Ok(true);
         }
-        let line = formats::Line { number: line, text, format: name };
+        let line = formats::TextLine { number: line, text, format: name };
         let record = match &self.format {
             TraceFormat::Msr => line.msr()?,
             TraceFormat::Alibaba => line.alibaba()?,

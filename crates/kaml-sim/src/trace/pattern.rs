@@ -2,7 +2,7 @@
 //!
 //! Lives here:       the names of groups and what they mean.
 
-use super::formats::{Line, decimal, number_of, scaled, shown};
+use super::formats::{TextLine, decimal, number_of, scaled, shown};
 use super::{Extent, TraceError, TraceOp, TraceRecord};
 use regex::bytes::Regex;
 
@@ -30,7 +30,7 @@ pub enum PatternError {
     /// A group is missing.
     #[error("the regular expression has no group `{0}`; write for example (?<{0}>\\d+)")]
     Group(&'static str),
-    /// It has both or none of the groups that tell blocks from objects.
+    /// It has both or none of the groups that distinguish blocks and objects.
     #[error("the regular expression needs either a group `offset` (a block trace) or a group `key` (a cache trace)")]
     Kind,
 }
@@ -54,7 +54,7 @@ impl Pattern {
         }
     }
 
-    pub(super) fn read(&self, line: &Line<'_>) -> Result<TraceRecord, TraceError> {
+    pub(super) fn read(&self, line: &TextLine<'_>) -> Result<TraceRecord, TraceError> {
         let no_match = || TraceError::NoMatch { line: line.number, found: shown(line.text) };
         let groups = self.regex.captures(line.text).ok_or_else(no_match)?;
         let group = |name: &str| groups.name(name).map(|found| found.as_bytes());
