@@ -11,9 +11,11 @@ mod error;
 mod loaded;
 mod replay;
 mod replay_model;
+mod replay_report;
 
 pub use error::RigError;
-pub use replay::{Latencies, Replay, ReplayCuts, ReplayError, ReplayReport};
+pub use replay::{Replay, ReplayCuts, ReplayError};
+pub use replay_report::{Latencies, ReplayReport};
 
 use crate::Keep;
 use crate::board::Board;
