@@ -38,13 +38,7 @@ fn prefix() -> &'static Path {
         if prefix.exists() {
             std::fs::remove_dir_all(&prefix).expect("what an earlier run left can be removed");
         }
-        // The libraries that cargo built together with this program, whose directory is that of the program or the one above it.
-        let program = std::env::current_exe().expect("the path of this program");
-        let built =
-            program.ancestors().skip(1).find(|at| at.join("libkaml.a").exists() && at.join("libkaml.so").exists());
-        run(Command::new(here("install.sh"))
-            .arg(&prefix)
-            .env("KAML_BUILT", built.expect("cargo builds the libraries")));
+        run(Command::new(here("install.sh")).arg(&prefix).env("KAML_PROFILE", "dev"));
         prefix
     })
 }
