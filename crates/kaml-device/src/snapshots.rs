@@ -24,7 +24,7 @@ const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Memory of an open snapshot, what its owner has included.
 const SNAPSHOT_BYTES: u64 = 256;
 
-/// A snapshot of the device: what reads through it need. It is to be closed with [`Core::close_snapshot`].
+/// A snapshot of the device: what reads through it need. It is to be closed with [`Core::close_snapshot`](crate::Core::close_snapshot).
 #[derive(Debug)]
 pub struct SnapshotTicket {
     pub(crate) number: u64,
