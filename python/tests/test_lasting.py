@@ -111,7 +111,7 @@ class Lasting(unittest.TestCase):
         self.assert_raises_status(Status.BAD_HANDLE, next, reader)
 
     def test_changes_for_asyncio(self):
-        """Goal: the stream can be iterated by asyncio, and a cancelled task leaves no reader behind.
+        """Goal: the stream can be iterated by asyncio, and a cancelled task closes its reader.
         Method: one that ends, and one that is cancelled while it waits; the device closes."""
 
         async def main():

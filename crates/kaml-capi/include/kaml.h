@@ -1557,8 +1557,8 @@ enum kaml_status kaml_position_now(struct kaml_device device,
                                    struct kaml_position *position);
 
 // Opens a reader of what was committed after a position, in the order of the commits, each commit exactly one time. `since` null: of what is committed from now on.
-// Only what is durable is shown. The device keeps as many changes as its commit ring has bytes; a slow reader holds nobody up, and falls
-// behind. Close it with `kaml_changes_close`; closing the device closes it, too.
+// Only what is durable is shown. The device keeps as many changes as its commit ring has bytes; no commit waits for a slow reader, which
+// loses its place instead. Close it with `kaml_changes_close`; closing the device closes it, too.
 //
 // `KAML_BAD_ARGUMENT` if the position is of another device; `KAML_SNAPSHOT_TOO_OLD`, also later, if the changes after it are not on the device any more.
 //

@@ -496,12 +496,12 @@ impl Rig {
         let entry = &mut self.hosts[host];
         let loaded = &mut self.loads[entry.load];
         entry.job = Job::Nothing;
-        loaded.answered += 1;
+        loaded.completed += 1;
         self.operations += 1;
-        if loaded.answered > loaded.load.warm_up {
+        if loaded.completed > loaded.load.warm_up {
             loaded.sheet.note(entry.began, when, u64::from(loaded.load.bytes) * loaded.load.batch);
         }
-        if loaded.load.total() == Some(loaded.answered) {
+        if loaded.load.total() == Some(loaded.completed) {
             self.limited -= 1;
         }
         self.push(when, Event::Ask, host);

@@ -9,7 +9,7 @@ use crate::load::{Load, Sheet};
 pub(super) struct Loaded {
     pub(super) load: Load,
     pub(super) issued: u64,
-    pub(super) answered: u64,
+    pub(super) completed: u64,
     pub(super) value: Vec<u8>,
     pub(super) crc32c: u32,
     pub(super) sheet: Sheet,
@@ -20,6 +20,6 @@ impl Loaded {
         let mut value = Vec::new();
         Value { seed: u64::from(load.space), len: load.bytes, expires: 0 }.run(&mut value);
         let crc32c = crc_fast::crc32_iscsi(&value);
-        Loaded { load: load.clone(), issued: 0, answered: 0, value, crc32c, sheet: Sheet::new() }
+        Loaded { load: load.clone(), issued: 0, completed: 0, value, crc32c, sheet: Sheet::new() }
     }
 }

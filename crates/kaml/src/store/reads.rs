@@ -83,9 +83,9 @@ impl Cache {
             let mut buffer = Vec::new();
             let found = self.backing.get_into(place.id.namespace, key, &mut buffer);
             let found = found.map(|there| there.then(|| Arc::<[u8]>::from(buffer)));
-            let stands = self.end_load(place, slot, load, found.as_ref().ok());
+            let is_current = self.end_load(place, slot, load, found.as_ref().ok());
             let value = found?;
-            if stands {
+            if is_current {
                 return Ok(Some((value, 0)));
             }
         }
@@ -94,8 +94,8 @@ impl Cache {
     /// Ends a read of the device; false if somebody has stored the record meanwhile.
     pub(super) fn end_load(&self, place: &Place, slot: u32, load: Load, found: Option<&Option<Arc<[u8]>>>) -> bool {
         let mut shard = self.shard(place.shard);
-        let stands = matches!(shard.entry(slot).view(), View::Loading(number) if number == load.number);
-        if stands {
+        let is_current = matches!(shard.entry(slot).view(), View::Loading(number) if number == load.number);
+        if is_current {
             let content = match found {
                 Some(Some(value)) if load.is_kept && self.is_cachable(value.len()) => Content::Value(value.clone()),
                 Some(None) => Content::Absent,
@@ -113,7 +113,7 @@ impl Cache {
         if full {
             self.make_room(place.shard);
         }
-        stands
+        is_current
     }
 
     fn account_and_is_full(&self, shard: &mut Locked<'_>) -> bool {
@@ -153,9 +153,9 @@ impl Cache {
             reader.get_records(&wanted, &mut |which, found| {
                 let (at, place, slot, load) = &own[which];
                 let found = found.map(|value| value.map(Arc::<[u8]>::from));
-                let stands = self.end_load(place, *slot, *load, found.as_ref().ok());
+                let is_current = self.end_load(place, *slot, *load, found.as_ref().ok());
                 match found {
-                    Ok(value) if stands => answers[*at] = Some((value, 0)),
+                    Ok(value) if is_current => answers[*at] = Some((value, 0)),
                     Ok(_) => others.push((*at, *place)),
                     Err(error) => failed = Some(error),
                 }

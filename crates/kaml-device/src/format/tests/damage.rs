@@ -65,7 +65,7 @@ fn extents_follow_records_over_pages() {
     assert_eq!(extents(&[None, pages[1], pages[2]], 8), [extent(12, 2), extent(16, 2)]);
 }
 
-/// Goal:   pages that a lost erase left behind newer ones are not taken for the block's own.
+/// Goal:   older pages that follow newer ones in a block, because an erase was lost, are not taken for the block's own.
 /// Method: two newer pages in front of two older ones, and a page that is torn.
 #[test]
 fn pages_of_an_earlier_life_do_not_count() {
