@@ -2,6 +2,9 @@
 
 use kaml::{Batch, CreateOptions, Device, Durability, Error, NamespaceOptions};
 
+/// What a value of 1000 bytes takes, with its header and in whole chunks.
+const RECORD_BYTES: u64 = 1088;
+
 /// Creates a device; the smallest capacity with the same options if it is refused.
 fn create(options: &CreateOptions) -> Result<Device, u64> {
     match Device::in_memory(options) {
@@ -33,7 +36,11 @@ fn fill_twice(device: &Device, what: &str) -> u64 {
         device.write(Batch::new().delete(space, number)).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     let second = fill();
-    assert!(second * 100 >= first * 98, "{what}: {first} records, and then {second}");
+    // The index is hashed with a secret of each device, so its size differs by a tenth or so between two fills with the same number of keys. Capacity is
+    // counted in whole erase blocks: one more of them can go to the images of the index. Where a block is a large share, that has a limit of its own.
+    let block_records = device.info().block_bytes / RECORD_BYTES;
+    let lost = first / 50 + block_records.min(first / 50);
+    assert!(second + lost >= first, "{what}: {first} records, and then {second}");
     second
 }
 
