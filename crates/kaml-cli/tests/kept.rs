@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -122,14 +123,17 @@ fn killed_imports_leave_nothing_for_good() {
     write(0);
     world.ok(&import("tree"));
     let of_files = records(&world, "t");
-    let mut unfinished = 0;
+    let (mut unfinished, mut handled) = (0, 0);
     for (round, signal) in (1..18).zip([Signal::KILL, Signal::INT, Signal::KILL].into_iter().cycle()) {
         write(round);
         let mut child = world.command(&import("tree")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(15 + 6 * u64::from(round)));
         let _ = kill_process(Pid::from_child(&child), signal);
         let ended = child.wait().unwrap();
-        assert!(signal == Signal::KILL || matches!(ended.code(), Some(0 | 130)), "{ended}");
+        // On a busy machine the signal can come before the program has done anything, its handler included.
+        let is_early = ended.signal() == Some(Signal::INT.as_raw());
+        assert!(signal == Signal::KILL || is_early || matches!(ended.code(), Some(0 | 130)), "{ended}");
+        handled += u64::from(signal == Signal::INT && !is_early);
         for (name, bytes) in files {
             let found = world.run(&["cat", "data.kaml", "t", name]).stdout;
             assert!(found.len() == bytes && found.iter().all(|byte| *byte == found[0]), "round {round}: {name}");
@@ -142,6 +146,7 @@ fn killed_imports_leave_nothing_for_good() {
         assert_eq!(records(&world, "t"), of_files, "round {round}");
     }
     assert!(unfinished > 0, "none was killed while it stored pieces");
+    assert!(handled > 0, "no import handled a signal");
     world.ok(&["check", "data.kaml"]);
 }
 
