@@ -945,6 +945,7 @@ static int file_control(sqlite3_file *base, int operation, void *argument) {
     case SQLITE_FCNTL_COMMIT_PHASETWO: // of a transaction that was not made durable: PRAGMA synchronous = OFF
         return store_changes(file);
     case SQLITE_FCNTL_PRAGMA: return pragma(file, argument);
+    case SQLITE_FCNTL_LOCKSTATE: *(int *)argument = file->lock; return SQLITE_OK;
     case SQLITE_FCNTL_VFSNAME: *(char **)argument = sqlite3_mprintf("kaml"); return SQLITE_OK;
     default: return SQLITE_NOTFOUND;
     }
@@ -1343,7 +1344,9 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *path, int commits) {
 
 static int vfs_access(sqlite3_vfs *vfs, const char *path, int flags, int *there) {
     (void)vfs;
-    (void)flags;
+    if (flags == SQLITE_ACCESS_READWRITE) { // of a directory for temporary files
+        return other->xAccess(other, path, flags, there);
+    }
     *there = 0; // journals are in memory, and none is left by a crash
     pthread_mutex_lock(&mutex);
     for (struct journal *super = super_journals; super != NULL; super = super->next) {
