@@ -7,6 +7,7 @@
 use super::connection::Connection;
 use super::secure::Secure;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -38,6 +39,17 @@ pub(super) struct Link {
 
 /// Why a link ends that its host has closed.
 pub(super) const BY_HOST: &str = "the host has closed it";
+
+/// The links whose hosts have closed them, whether or not all that they sent has been received.
+pub(super) fn closed_by_hosts<'a>(links: impl Iterator<Item = (&'a u64, &'a Link)>) -> Vec<u64> {
+    let (numbers, mut sockets): (Vec<u64>, Vec<PollFd<'_>>) =
+        links.map(|(number, link)| (*number, PollFd::new(&link.socket, PollFlags::RDHUP))).unzip();
+    if sockets.is_empty() || poll(&mut sockets, Some(&Timespec::default())).is_err() {
+        return Vec::new();
+    }
+    let is_closed = |socket: &PollFd<'_>| !socket.revents().is_empty();
+    numbers.into_iter().zip(&sockets).filter(|(_, socket)| is_closed(socket)).map(|(number, _)| number).collect()
+}
 
 impl Link {
     /// The link is to be dropped. The first reason counts.

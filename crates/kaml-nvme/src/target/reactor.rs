@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::control::Control;
 use super::core::Target;
 use super::engine::{After, Reply};
-use super::link::{BY_HOST, LINGER_MAX, Link};
+use super::link::{BY_HOST, LINGER_MAX, Link, closed_by_hosts};
 use super::monitor::Monitor;
 use super::options::Security;
 use super::secure::{Opened, Secure};
@@ -367,11 +367,23 @@ impl Reactor {
 
     /// Executes commands that have come whole.
     fn carry_out(&mut self, number: u64, now: Instant) {
+        if self.links.get(&number).is_some_and(|link| !link.connected) {
+            self.part_with_gone();
+        }
         let Some(link) = self.links.get_mut(&number) else { return };
         let turn = self.target.serve(number, &mut link.connection, link.local, now);
         link.connected |= turn.has_connected;
         if turn.has_more {
             self.unfinished.push(number);
+        }
+    }
+
+    /// Closes links whose hosts have left, though not all that they sent has been received: a host that connects again must find nothing
+    /// changed later by what it sent before. What was not executed yet never is.
+    fn part_with_gone(&mut self) {
+        for number in closed_by_hosts(self.links.iter().filter(|(_, link)| link.connected)) {
+            self.links.get_mut(&number).expect("just seen").end(BY_HOST);
+            self.close(number);
         }
     }
 

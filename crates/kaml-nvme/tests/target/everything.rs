@@ -302,7 +302,16 @@ impl Owner {
             for number in 0..KEYS {
                 let at = (space, Key::from(self.number << 32 | number));
                 let known = self.model.get(&at).map(|content| content.bytes());
-                assert!(device.get(at.0, at.1).unwrap() == known, "{at:?}");
+                let found = device.get(at.0, at.1).unwrap();
+                if found != known {
+                    let brief = |value: &Option<Vec<u8>>| {
+                        value.as_ref().map(|value| (value.len(), value[..value.len().min(8)].to_vec()))
+                    };
+                    let again = device.get(at.0, at.1).unwrap() == known;
+                    let history = (at.0 == self.spaces.versions).then(|| device.history(at.0, at.1, 10));
+                    let (found, known) = (brief(&found), brief(&known));
+                    panic!("{at:?}: {found:?}, not {known:?}; right the second time: {again}; {history:?}");
+                }
             }
         }
         let mut data = vec![1; BLOCKS as usize * BLOCK_BYTES];

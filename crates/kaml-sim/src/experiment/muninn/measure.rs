@@ -51,6 +51,11 @@ impl Scale {
         Scale { keys, buffer_mib, lookups: LOOKUPS, seed }
     }
 
+    /// Rows of the paper's index: one for each MiB of the buffer.
+    pub(super) fn rows(&self) -> u64 {
+        self.buffer_mib
+    }
+
     pub(super) fn words(&self) -> String {
         format!("{} puts, page buffer of {} MiB, pages of 4 KiB, segments of 1 MiB", self.keys, self.buffer_mib)
     }

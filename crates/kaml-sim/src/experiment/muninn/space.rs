@@ -27,6 +27,8 @@ fn filled(
 
 /// A Pareto workload where the paper reports that segments stay a third empty has few keys: about this many puts of each.
 const PARETO_PUTS_OF_KEY: u64 = 400;
+/// So many keys a row has then at the paper's scale. With fewer, hardly a segment would have room for the next put of any of them.
+const PARETO_KEYS_OF_ROW: u64 = 976;
 /// Pairs of mixed sizes.
 const MIXED_BYTES: (u64, u64) = (64, 1983);
 
@@ -41,7 +43,7 @@ pub(in crate::experiment) fn utilisation(settings: &Settings, progress: Progress
         ("columns", Index::Columns(0)),
     ];
     let plain = Workload::sequential(scale.keys, scale.seed);
-    let few = (scale.keys / PARETO_PUTS_OF_KEY).max(1);
+    let few = (scale.keys / PARETO_PUTS_OF_KEY).max(PARETO_KEYS_OF_ROW * scale.rows());
     let workloads = [
         plain.clone(),
         Workload { name: "random", order: Order::Random, ..plain.clone() },
