@@ -72,6 +72,8 @@ pub(crate) fn demo(directory: &Path) -> Result<(), Error> {
     notes.write("shopping", "tea")?;
     notes.mark("monday")?;
     notes.write("shopping", "tea, cups")?;
+    notes.write("shopping", "tea, cups, cats")?;
+    notes.undo("shopping")?;
     println!("now: {}", notes.read("shopping", None)?.unwrap_or_default());
     println!("on monday: {}", notes.read("shopping", Some("monday"))?.unwrap_or_default());
     notes.return_to("monday", "tuesday")?;
