@@ -15,10 +15,11 @@ import java.lang.foreign.MemorySegment;
  * @param ringBytes bytes of the commit ring; 0 for the default
  * @param grows whether a file grows by itself when it runs low on space; its capacity is then its first size, from which the largest value
  *     and the largest batch follow
+ * @param growUpToBytes bytes to which such a file grows at most; 0: as far as its file system lets it
  */
-public record CreateOptions(boolean process, boolean force, int dies, long ringBytes, boolean grows) {
+public record CreateOptions(boolean process, boolean force, int dies, long ringBytes, boolean grows, long growUpToBytes) {
     /** What suits most devices: durable through the loss of power. */
-    public static final CreateOptions DEFAULT = new CreateOptions(false, false, 0, 0, false);
+    public static final CreateOptions DEFAULT = new CreateOptions(false, false, 0, 0, false, 0);
 
     /**
      * The same, but what is durable survives only the end of the process.
@@ -26,7 +27,7 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
      * @return the options
      */
     public CreateOptions withProcessDurability() {
-        return new CreateOptions(true, force, dies, ringBytes, grows);
+        return new CreateOptions(true, force, dies, ringBytes, grows, growUpToBytes);
     }
 
     /**
@@ -35,7 +36,7 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
      * @return the options
      */
     public CreateOptions withForce() {
-        return new CreateOptions(process, true, dies, ringBytes, grows);
+        return new CreateOptions(process, true, dies, ringBytes, grows, growUpToBytes);
     }
 
     /**
@@ -44,7 +45,17 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
      * @return the options
      */
     public CreateOptions withGrowth() {
-        return new CreateOptions(process, force, dies, ringBytes, true);
+        return withGrowthUpTo(0);
+    }
+
+    /**
+     * The same for a file that grows by itself up to a limit. {@link Device#resize} makes it larger than that.
+     *
+     * @param bytes bytes at most; 0: as far as its file system lets it
+     * @return the options
+     */
+    public CreateOptions withGrowthUpTo(long bytes) {
+        return new CreateOptions(process, force, dies, ringBytes, true, bytes);
     }
 
     MemorySegment encode(Arena arena) {
@@ -55,6 +66,7 @@ public record CreateOptions(boolean process, boolean force, int dies, long ringB
         bytes.set(JAVA_INT, 20, dies);
         bytes.set(JAVA_LONG, 32, ringBytes);
         bytes.set(JAVA_INT, 44, grows ? 1 : 0);
+        bytes.set(JAVA_LONG, 48, growUpToBytes);
         return bytes;
     }
 }

@@ -1,5 +1,6 @@
 package io.kaml;
 
+import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
@@ -232,11 +233,23 @@ public final class Device implements AutoCloseable {
      * Stores and deletes all records of a batch, or none; durable when it returns.
      *
      * @param batch the records, in any namespaces of this device
-     * @throws KamlException {@link Status#EXISTS} or {@link Status#NOT_FOUND} for a condition that does not hold, {@link Status#FULL},
-     *     {@link Status#BATCH_TOO_LARGE} and others
+     * @throws KamlException {@link Status#EXISTS}, {@link Status#NOT_FOUND} or {@link Status#VALUE_DIFFERS} for a condition that does not hold,
+     *     {@link Status#FULL}, {@link Status#BATCH_TOO_LARGE} and others; {@link Status#BAD_ARGUMENT} for counters, expiry or expected values in
+     *     a namespace that keeps versions
      */
     public void write(Batch batch) {
         batch.write(handle.id);
+    }
+
+    /**
+     * As {@link #write}, and returns the counters.
+     *
+     * @param batch the records, in any namespaces of this device
+     * @return for each operation on a counter, in its place in the batch, the counter after it; 0 for others
+     * @throws KamlException as {@link #write}
+     */
+    public long[] apply(Batch batch) {
+        return batch.write(handle.id);
     }
 
     /**
@@ -262,6 +275,146 @@ public final class Device implements AutoCloseable {
             return new SnapshotUsage(usage.getAtIndex(JAVA_LONG, 1), usage.getAtIndex(JAVA_LONG, 2),
                     usage.getAtIndex(JAVA_LONG, 3), usage.getAtIndex(JAVA_LONG, 4), usage.getAtIndex(JAVA_LONG, 5));
         }
+    }
+
+    /**
+     * Sets the memory that open snapshots take for what is overwritten and deleted meanwhile; 512 MiB by default, at some 160 bytes a record.
+     * With less than they take, the oldest expire at the next change.
+     *
+     * @param bytes bytes of memory
+     * @throws KamlException {@link Status#BAD_HANDLE} after the device was closed
+     */
+    public void limitSnapshotMemory(long bytes) {
+        Native.check(Native.status(Native.LIMIT_SNAPSHOT_MEMORY, handle.id, bytes));
+    }
+
+    /**
+     * What the device is: its sizes, its identity, and how it was opened. Reads no flash.
+     *
+     * @return what it is
+     */
+    public DeviceInfo info() {
+        return DeviceInfo.of(handle.id);
+    }
+
+    /**
+     * Makes the device larger or smaller, while others read and write. A smaller one is emptied from its end on first. A crash leaves the old
+     * size or the new one.
+     *
+     * @param capacityBytes bytes of its file or block device
+     * @return bytes that it takes: as many whole erase blocks of each log as fit
+     * @throws KamlException {@link Status#BAD_ARGUMENT} if the device cannot have this size; {@link Status#FULL} if what is in it does not fit;
+     *     {@link Status#NO_SPACE} if the file system has no room
+     */
+    public long resize(long capacityBytes) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment taken = arena.allocate(JAVA_LONG);
+            Native.check(Native.status(Native.RESIZE, handle.id, capacityBytes, taken));
+            return taken.get(JAVA_LONG, 0);
+        }
+    }
+
+    /**
+     * Writes all that is on the device now to a file, while others read and write. The file gets its name when it is whole and durable, and
+     * replaces what had that name. A store over the device is flushed first.
+     *
+     * @param path the file
+     * @return what is in it
+     * @throws KamlException {@link Status#SNAPSHOT_TOO_OLD} if what is overwritten meanwhile needs too much room; {@link Status#IN_USE} if a
+     *     namespace is deleted meanwhile; {@link Status#IO} if the file cannot be written
+     */
+    public BackupReport backup(Path path) {
+        return backup(path, null);
+    }
+
+    /**
+     * Writes what has changed since an earlier backup to a file. Otherwise as {@link #backup(Path)}.
+     *
+     * @param path the file
+     * @param since the earlier backup of this device; null for a full one
+     * @return what is in it
+     * @throws KamlException as {@link #backup(Path)}; {@link Status#BAD_ARGUMENT} if {@code since} is a backup of another device;
+     *     {@link Status#NOT_A_DEVICE} or {@link Status#CORRUPT} if it is no backup or a damaged one
+     */
+    public BackupReport backup(Path path, Path since) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment report = BackupReport.room(arena);
+            MemorySegment base = since == null ? MemorySegment.NULL : arena.allocateFrom(since.toString());
+            Native.check(Native.status(Native.BACKUP, handle.id, arena.allocateFrom(path.toString()), base, report));
+            return BackupReport.of(report);
+        }
+    }
+
+    /**
+     * Reads a backup and checks all of it.
+     *
+     * @param path the file
+     * @return what is in it
+     * @throws KamlException {@link Status#NOT_A_DEVICE} if it is no backup, {@link Status#NEWER_VERSION}, {@link Status#CORRUPT} if it is damaged
+     *     or ends early
+     */
+    public static BackupReport verifyBackup(Path path) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment report = BackupReport.room(arena);
+            Native.check(Native.status(Native.BACKUP_VERIFY, arena.allocateFrom(path.toString()), report));
+            return BackupReport.of(report);
+        }
+    }
+
+    /**
+     * Makes a device of a full backup, and of incremental ones in their order. Open it afterwards. A file gets its name when it is whole.
+     *
+     * @param backups the files
+     * @param path the new device
+     * @param capacityBytes its bytes; 0: as large as the one that was backed up
+     * @param options how it is created; over contents this needs {@link CreateOptions#withForce}
+     * @throws KamlException as {@link #verifyBackup} for each backup, and as {@link #create}; {@link Status#BAD_ARGUMENT} if one does not
+     *     continue the one before it, or the device is too small
+     */
+    public static void restore(List<Path> backups, Path path, long capacityBytes, CreateOptions options) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment paths = arena.allocate(ADDRESS, Math.max(1, backups.size()));
+            for (int i = 0; i < backups.size(); i++) {
+                paths.setAtIndex(ADDRESS, i, arena.allocateFrom(backups.get(i).toString()));
+            }
+            Native.check(Native.status(Native.RESTORE, paths, (long) backups.size(), arena.allocateFrom(path.toString()), capacityBytes,
+                    options.encode(arena)));
+        }
+    }
+
+    /**
+     * The position after everything that is durable now.
+     *
+     * @return the position; {@link #changes(Position)} since it reads what is committed later
+     */
+    public Position position() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment position = arena.allocate(Position.BYTES);
+            Native.check(Native.status(Native.POSITION_NOW, handle.id, position));
+            return Position.of(position);
+        }
+    }
+
+    /**
+     * Reads what is committed from now on.
+     *
+     * @return the commits; close it
+     * @throws KamlException {@link Status#TOO_MANY}
+     */
+    public ChangeReader changes() {
+        return new ChangeReader(this, null);
+    }
+
+    /**
+     * Reads what was committed after a position, and is committed from now on.
+     *
+     * @param since the position
+     * @return the commits; close it
+     * @throws KamlException {@link Status#BAD_ARGUMENT} if the position is of another device; {@link Status#SNAPSHOT_TOO_OLD} if the changes
+     *     after it are not on the device any more
+     */
+    public ChangeReader changes(Position since) {
+        return new ChangeReader(this, since);
     }
 
     /**

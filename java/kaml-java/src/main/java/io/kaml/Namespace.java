@@ -1,13 +1,12 @@
 package io.kaml;
 
-import static java.lang.foreign.ValueLayout.ADDRESS;
-import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.invoke.MethodHandle;
-import java.util.ArrayList;
+import java.time.Duration;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalLong;
@@ -19,6 +18,9 @@ import java.util.function.Consumer;
  * <p>While a {@link Store} is open over the device, change records through the store: changes here throw {@link Status#IN_USE}.
  */
 public final class Namespace {
+    /** A time to live that never ends. */
+    public static final Duration FOREVER = ChronoUnit.FOREVER.getDuration();
+
     private final Device device;
     private final int id;
 
@@ -82,7 +84,7 @@ public final class Namespace {
      * @throws KamlException as {@link #get}; {@link Status#BAD_ARGUMENT} for too many keys
      */
     public List<byte[]> getMany(List<byte[]> keys) {
-        return Native.getMany(device.handle.id, id, keys);
+        return Native.getMany(Native.GET_MANY, device.handle.id, id, keys);
     }
 
     /**
@@ -105,6 +107,72 @@ public final class Namespace {
      */
     public void put(byte[] key, byte[] value) {
         Native.check(Native.withValue(Native.PUT_ONE, device.handle.id, id, key, value));
+    }
+
+    /**
+     * Stores a record that expires. From then on nobody sees it, and its room is released by itself.
+     *
+     * @param key its key
+     * @param value its value
+     * @param timeToLive how long after now it expires; {@link #FOREVER} if it does not, whatever the namespace specifies
+     * @throws KamlException {@link Status#BAD_ARGUMENT} for a time that is not above 0, or if the namespace keeps versions; as {@link #put}
+     */
+    public void put(byte[] key, byte[] value, Duration timeToLive) {
+        long ms = Times.timeToLive(timeToLive);
+        Native.check(Native.withValueExpiring(Native.PUT_EXPIRING, device.handle.id, id, key, value, ms));
+    }
+
+    /**
+     * When a record expires, by the clock of the device, which never goes back. Reads no flash.
+     *
+     * @param key its key
+     * @return the time; {@link Instant#MAX} if it does not expire; nothing if the key does not exist
+     * @throws KamlException as {@link #get}
+     */
+    public Optional<Instant> expiry(byte[] key) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment ms = arena.allocate(JAVA_LONG);
+            int status = Native.status(Native.EXPIRY, device.handle.id, id, Native.key(arena, key), (long) key.length, ms);
+            return Native.found(status) ? Optional.of(Times.ofMillis(ms.get(JAVA_LONG, 0))) : Optional.empty();
+        }
+    }
+
+    /**
+     * Sets how long after a put its record expires, unless the put requests something else. Present records keep their times. Durable when it
+     * returns.
+     *
+     * @param timeToLive how long; {@link #FOREVER} if they do not expire
+     * @throws KamlException {@link Status#IN_USE} while a store is open over the device; {@link Status#BAD_ARGUMENT} if the namespace keeps
+     *     versions
+     */
+    public void setTimeToLive(Duration timeToLive) {
+        Native.check(Native.status(Native.SET_TIME_TO_LIVE, device.handle.id, id, Times.ofNamespace(timeToLive)));
+    }
+
+    /**
+     * Adds a number to a counter without reading it; durable when it returns. Many threads can change one counter at a time. A key that does
+     * not exist counts as 0. {@link Keys#counter(byte[])} is the number of a value.
+     *
+     * @param key its key
+     * @param number what to add; may be negative
+     * @return the counter afterwards
+     * @throws KamlException {@link Status#BAD_ARGUMENT} if the value is no counter, or the sum does not fit 64 bits; as {@link #put}
+     */
+    public long add(byte[] key, long number) {
+        return Native.add(Native.ADD, device.handle.id, id, key, number);
+    }
+
+    /**
+     * Stores a value, provided that the key has the expected one; durable when it returns.
+     *
+     * @param key its key
+     * @param expected the value before; null: provided that the key does not exist
+     * @param value the new value; null deletes the key
+     * @return false if the key has another value, or does not exist; nothing is stored then
+     * @throws KamlException as {@link #put}; {@link Status#BAD_ARGUMENT} if the namespace keeps versions
+     */
+    public boolean compareAndSet(byte[] key, byte[] expected, byte[] value) {
+        return Native.compareAndSet(Native.COMPARE_AND_SET, device.handle.id, id, key, expected, value);
     }
 
     /**
@@ -171,7 +239,7 @@ public final class Namespace {
      * @throws KamlException as {@link #range}
      */
     public Optional<Entry> first() {
-        return end(Native.FIRST);
+        return Native.end(Native.FIRST, device.handle.id, id);
     }
 
     /**
@@ -181,15 +249,7 @@ public final class Namespace {
      * @throws KamlException as {@link #range}
      */
     public Optional<Entry> last() {
-        return end(Native.LAST);
-    }
-
-    private Optional<Entry> end(MethodHandle call) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment item = arena.allocate(ADDRESS);
-            boolean found = Native.found(Native.status(call, device.handle.id, id, item));
-            return found ? Optional.of(Native.entries(item.get(ADDRESS, 0), 1).getFirst()) : Optional.empty();
-        }
+        return Native.end(Native.LAST, device.handle.id, id);
     }
 
     /**
@@ -201,6 +261,17 @@ public final class Namespace {
      */
     public long count(KeyRange range) {
         return Native.number(Native.COUNT, device.handle.id, id, range);
+    }
+
+    /**
+     * About how many keys a range of an ordered namespace has, in the time of two look-ups.
+     *
+     * @param range which
+     * @return about how many there are
+     * @throws KamlException as {@link #range}
+     */
+    public long estimate(KeyRange range) {
+        return Native.number(Native.ESTIMATE, device.handle.id, id, range);
     }
 
     /**
@@ -221,18 +292,16 @@ public final class Namespace {
      * @throws KamlException {@link Status#BAD_ARGUMENT} if the namespace is ordered: read a range then
      */
     public void forEachKey(Consumer<byte[]> visit) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment cursor = arena.allocate(Native.CURSOR_BYTES, 8);
-            MemorySegment items = arena.allocate(ADDRESS);
-            MemorySegment count = arena.allocate(JAVA_LONG);
-            List<Entry> keys = new ArrayList<>();
-            do {
-                Native.check(
-                        Native.status(Native.LIST_KEYS, device.handle.id, id, cursor, Native.BATCH, items, count));
-                keys = Native.entries(items.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
-                keys.forEach(entry -> visit.accept(entry.key()));
-            } while (!keys.isEmpty());
-        }
+        Native.keys(Native.LIST_KEYS, device.handle.id, id, visit);
+    }
+
+    /**
+     * The past of a versioned namespace.
+     *
+     * @return its versions and snapshots
+     */
+    public Versions versions() {
+        return new Versions(this);
     }
 
     @Override

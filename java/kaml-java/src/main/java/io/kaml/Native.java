@@ -15,6 +15,8 @@ import java.lang.foreign.SymbolLookup;
 import java.lang.invoke.MethodHandle;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
 
 /**
  * Calls of libkaml, and what its structures look like.
@@ -54,8 +56,19 @@ final class Native {
     static final MethodHandle NAMESPACES = call("kaml_namespaces", JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle DELETE_NAMESPACE = call("kaml_delete_namespace", JAVA_LONG, JAVA_INT);
 
+    static final MethodHandle INFO = call("kaml_info", JAVA_LONG, ADDRESS);
+    static final MethodHandle RESIZE = call("kaml_resize", JAVA_LONG, JAVA_LONG, ADDRESS);
     static final MethodHandle STATISTICS = call("kaml_statistics", JAVA_LONG, ADDRESS);
     static final MethodHandle CHECK = call("kaml_check", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
+
+    static final MethodHandle BACKUP = call("kaml_backup", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle BACKUP_VERIFY = call("kaml_backup_verify", ADDRESS, ADDRESS);
+    static final MethodHandle RESTORE = call("kaml_restore", ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle POSITION_NOW = call("kaml_position_now", JAVA_LONG, ADDRESS);
+    static final MethodHandle CHANGES_OPEN = call("kaml_changes_open", JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle CHANGES_NEXT = call("kaml_changes_next", JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle CHANGES_CLOSE = call("kaml_changes_close", JAVA_LONG);
+    static final MethodHandle CHANGES_ABANDON = call("kaml_changes_abandon", JAVA_LONG);
 
     static final MethodHandle GET = call("kaml_get", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle GET_INTO =
@@ -66,6 +79,13 @@ final class Native {
     static final MethodHandle PUT = call("kaml_put", JAVA_LONG, ADDRESS, JAVA_LONG);
     static final MethodHandle PUT_ONE =
             call("kaml_put_one", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
+    static final MethodHandle WRITE = call("kaml_write", JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle PUT_EXPIRING =
+            call("kaml_put_expiring", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, JAVA_LONG);
+    static final MethodHandle EXPIRY = call("kaml_expiry", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle SET_TIME_TO_LIVE = call("kaml_set_time_to_live", JAVA_LONG, JAVA_INT, JAVA_LONG);
+    static final MethodHandle ADD = adding("kaml_add");
+    static final MethodHandle COMPARE_AND_SET = comparing("kaml_compare_and_set");
     static final MethodHandle DELETE = call("kaml_delete", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     static final MethodHandle LIST_KEYS =
             call("kaml_list_keys", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
@@ -78,6 +98,7 @@ final class Native {
     static final MethodHandle FIRST = call("kaml_first", JAVA_LONG, JAVA_INT, ADDRESS);
     static final MethodHandle LAST = call("kaml_last", JAVA_LONG, JAVA_INT, ADDRESS);
     static final MethodHandle COUNT = bounds("kaml_count");
+    static final MethodHandle ESTIMATE = bounds("kaml_estimate");
     static final MethodHandle DELETE_RANGE = bounds("kaml_delete_range");
 
     static final MethodHandle SNAPSHOT_OPEN = call("kaml_snapshot_open", JAVA_LONG, ADDRESS);
@@ -91,6 +112,25 @@ final class Native {
     static final MethodHandle SNAPSHOT_PREFIX_OPEN =
             call("kaml_snapshot_prefix_open", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, JAVA_INT, ADDRESS);
     static final MethodHandle SNAPSHOT_COUNT = bounds("kaml_snapshot_count");
+    static final MethodHandle SNAPSHOT_FIRST = call("kaml_snapshot_first", JAVA_LONG, JAVA_INT, ADDRESS);
+    static final MethodHandle SNAPSHOT_LAST = call("kaml_snapshot_last", JAVA_LONG, JAVA_INT, ADDRESS);
+    static final MethodHandle SNAPSHOT_LIST_KEYS =
+            call("kaml_snapshot_list_keys", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle LIMIT_SNAPSHOT_MEMORY = call("kaml_limit_snapshot_memory", JAVA_LONG, JAVA_LONG);
+
+    static final MethodHandle GET_AS_OF =
+            call("kaml_get_as_of", JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle GET_BACK =
+            call("kaml_get_back", JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle HISTORY =
+            call("kaml_history", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle SNAPSHOT = call("kaml_snapshot", JAVA_LONG, JAVA_INT, ADDRESS);
+    static final MethodHandle SNAPSHOTS = call("kaml_snapshots", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle FORGET_SNAPSHOT = call("kaml_forget_snapshot", JAVA_LONG, JAVA_INT, JAVA_INT);
+    static final MethodHandle ROLL_BACK = call("kaml_roll_back", JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS);
+    static final MethodHandle UNDO = call("kaml_undo", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, JAVA_INT);
+    static final MethodHandle MERGE =
+            call("kaml_merge_with_progress", JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS, ADDRESS, ADDRESS);
 
     static final MethodHandle STORE_OPEN = call("kaml_store_open", JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle STORE_CLOSE = call("kaml_store_close", JAVA_LONG);
@@ -101,6 +141,13 @@ final class Native {
     static final MethodHandle STORE_EXISTS = call("kaml_store_exists", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     static final MethodHandle STORE_PUT =
             call("kaml_store_put", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
+    static final MethodHandle STORE_PUT_EXPIRING =
+            call("kaml_store_put_expiring", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, JAVA_LONG);
+    static final MethodHandle STORE_ADD = adding("kaml_store_add");
+    static final MethodHandle STORE_COMPARE_AND_SET = comparing("kaml_store_compare_and_set");
+    static final MethodHandle STORE_GET_MANY =
+            call("kaml_store_get_many", JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle STORE_ACKNOWLEDGE_LOST = call("kaml_store_acknowledge_lost", JAVA_LONG, ADDRESS);
     static final MethodHandle STORE_DELETE = call("kaml_store_delete", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     static final MethodHandle STORE_RANGE = limited("kaml_store_range");
     static final MethodHandle STORE_READ_ONLY = call("kaml_store_read_only", JAVA_LONG, ADDRESS);
@@ -115,10 +162,14 @@ final class Native {
             call("kaml_txn_update", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
     static final MethodHandle TXN_UPSERT =
             call("kaml_txn_upsert", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
+    static final MethodHandle TXN_UPSERT_EXPIRING =
+            call("kaml_txn_upsert_expiring", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, JAVA_LONG);
+    static final MethodHandle TXN_ADD = adding("kaml_txn_add");
     static final MethodHandle TXN_INSERT =
             call("kaml_txn_insert", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
     static final MethodHandle TXN_DELETE = call("kaml_txn_delete", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     static final MethodHandle TXN_COMMIT = call("kaml_txn_commit", JAVA_LONG);
+    static final MethodHandle TXN_COMMIT_DURABLE = call("kaml_txn_commit_durable", JAVA_LONG);
     static final MethodHandle TXN_ABANDON = call("kaml_txn_abandon", JAVA_LONG);
 
     private Native() {}
@@ -158,6 +209,16 @@ final class Native {
     /** The same with a limit, and an array with its length for an answer. */
     private static MethodHandle limited(String name) {
         return call(name, JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, JAVA_INT, JAVA_LONG, ADDRESS, ADDRESS);
+    }
+
+    /** A call that adds a number to a counter. */
+    private static MethodHandle adding(String name) {
+        return call(name, JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
+    }
+
+    /** A call about a key, an expected value and a new one. */
+    private static MethodHandle comparing(String name) {
+        return call(name, JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
     }
 
     /** Calls, and returns the status. */
@@ -245,7 +306,8 @@ final class Native {
         }
     }
 
-    private static byte[] bytes(MemorySegment items, long at) {
+    /** The bytes whose address and length are at a place; null for the null address. */
+    static byte[] bytes(MemorySegment items, long at) {
         MemorySegment address = items.get(ADDRESS, at);
         return address.equals(MemorySegment.NULL) ? null : address.reinterpret(items.get(JAVA_LONG, at + 8)).toArray(JAVA_BYTE);
     }
@@ -282,7 +344,7 @@ final class Native {
     }
 
     /** Reads the values of keys, in their order; null where there is none. */
-    static List<byte[]> getMany(long handle, int namespace, List<byte[]> keys) {
+    static List<byte[]> getMany(MethodHandle call, long handle, int namespace, List<byte[]> keys) {
         int count = keys.size();
         if (count == 0) {
             return List.of();
@@ -302,7 +364,7 @@ final class Native {
                 at += key.length + 1;
             }
             MemorySegment items = memory.asSlice(16L * count, 8);
-            check((int) GET_MANY.invokeExact(handle, namespace, memory, memory.asSlice(8L * count), (long) count, items));
+            check((int) call.invokeExact(handle, namespace, memory, memory.asSlice(8L * count), (long) count, items));
             MemorySegment first = items.get(ADDRESS, 0);
             try {
                 MemorySegment all = first.reinterpret(count * ITEM_BYTES);
@@ -341,6 +403,64 @@ final class Native {
             throw thrown;
         } catch (Throwable thrown) {
             throw new AssertionError("a native call throws nothing", thrown);
+        }
+    }
+
+    /** A call that stores a value for some time. */
+    static int withValueExpiring(MethodHandle call, long handle, int namespace, byte[] key, byte[] value, long ms) {
+        try (Arena arena = Arena.ofConfined()) {
+            return status(call, handle, namespace, key(arena, key), (long) key.length, copy(arena, value), length(value), ms);
+        }
+    }
+
+    /** Adds a number to a counter, and returns the counter. */
+    static long add(MethodHandle call, long handle, int namespace, byte[] key, long number) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment counter = arena.allocate(JAVA_LONG);
+            check(status(call, handle, namespace, key(arena, key), (long) key.length, number, counter));
+            return counter.get(JAVA_LONG, 0);
+        }
+    }
+
+    /** Stores a value if the key has the expected one; null is no value. */
+    static boolean compareAndSet(MethodHandle call, long handle, int namespace, byte[] key, byte[] expected, byte[] value) {
+        try (Arena arena = Arena.ofConfined()) {
+            int status = status(call, handle, namespace, key(arena, key), (long) key.length, perhaps(arena, expected), length(expected),
+                    perhaps(arena, value), length(value));
+            if (status == Status.VALUE_DIFFERS.code()) {
+                return false;
+            }
+            check(status);
+            return true;
+        }
+    }
+
+    /** A value where the null address means that there is none: no bytes need an address. */
+    private static MemorySegment perhaps(Arena arena, byte[] value) {
+        return value == null ? MemorySegment.NULL : key(arena, value);
+    }
+
+    /** The record at one end of a namespace. */
+    static Optional<Entry> end(MethodHandle call, long handle, int namespace) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment item = arena.allocate(ADDRESS);
+            boolean found = found(status(call, handle, namespace, item));
+            return found ? Optional.of(entries(item.get(ADDRESS, 0), 1).getFirst()) : Optional.empty();
+        }
+    }
+
+    /** Visits the keys of a namespace without an order. */
+    static void keys(MethodHandle call, long handle, int namespace, Consumer<byte[]> visit) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment cursor = arena.allocate(CURSOR_BYTES, 8);
+            MemorySegment items = arena.allocate(ADDRESS);
+            MemorySegment count = arena.allocate(JAVA_LONG);
+            List<Entry> keys;
+            do {
+                check(status(call, handle, namespace, cursor, BATCH, items, count));
+                keys = entries(items.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
+                keys.forEach(entry -> visit.accept(entry.key()));
+            } while (!keys.isEmpty());
         }
     }
 

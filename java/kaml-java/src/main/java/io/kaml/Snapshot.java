@@ -5,6 +5,8 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
+import java.util.Optional;
+import java.util.function.Consumer;
 
 /**
  * All namespaces of records as of one moment, in memory. Nobody waits for it. It keeps what is overwritten and deleted meanwhile. When that
@@ -72,6 +74,39 @@ public final class Snapshot implements AutoCloseable {
      */
     public long count(Namespace namespace, KeyRange range) {
         return Native.number(Native.SNAPSHOT_COUNT, handle.id, namespace.id(), range);
+    }
+
+    /**
+     * The record with the least key that an ordered namespace had.
+     *
+     * @param namespace where
+     * @return the record; nothing if the namespace was empty
+     * @throws KamlException as {@link #range}
+     */
+    public Optional<Entry> first(Namespace namespace) {
+        return Native.end(Native.SNAPSHOT_FIRST, handle.id, namespace.id());
+    }
+
+    /**
+     * The record with the greatest key that an ordered namespace had.
+     *
+     * @param namespace where
+     * @return the record; nothing if the namespace was empty
+     * @throws KamlException as {@link #range}
+     */
+    public Optional<Entry> last(Namespace namespace) {
+        return Native.end(Native.SNAPSHOT_LAST, handle.id, namespace.id());
+    }
+
+    /**
+     * Visits the keys that a namespace without an order had, each one time.
+     *
+     * @param namespace where
+     * @param visit gets each key
+     * @throws KamlException as {@link #get}; {@link Status#BAD_ARGUMENT} if the namespace is ordered: read a range then
+     */
+    public void forEachKey(Namespace namespace, Consumer<byte[]> visit) {
+        Native.keys(Native.SNAPSHOT_LIST_KEYS, handle.id, namespace.id(), visit);
     }
 
     /** Closes it, and releases what it kept. Closing it again does nothing. */

@@ -4,6 +4,7 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.time.Duration;
 import java.util.List;
 import java.util.function.Function;
 
@@ -84,6 +85,73 @@ public final class Store implements AutoCloseable {
      */
     public void put(Namespace namespace, byte[] key, byte[] value) {
         Native.check(Native.withValue(Native.STORE_PUT, handle.id, namespace.id(), key, value));
+    }
+
+    /**
+     * Stores a record that expires; durable when it returns. The cache keeps no value that can expire.
+     *
+     * @param namespace where
+     * @param key its key
+     * @param value its value
+     * @param timeToLive how long after now it expires; {@link Namespace#FOREVER} if it does not
+     * @throws KamlException as {@link Namespace#put(byte[], byte[], Duration)}
+     */
+    public void put(Namespace namespace, byte[] key, byte[] value, Duration timeToLive) {
+        long ms = Times.timeToLive(timeToLive);
+        Native.check(Native.withValueExpiring(Native.STORE_PUT_EXPIRING, handle.id, namespace.id(), key, value, ms));
+    }
+
+    /**
+     * Adds a number to a counter, in a transaction of its own.
+     *
+     * @param namespace where
+     * @param key its key
+     * @param number what to add
+     * @return the counter afterwards
+     * @throws KamlException as {@link Namespace#add}
+     */
+    public long add(Namespace namespace, byte[] key, long number) {
+        return Native.add(Native.STORE_ADD, handle.id, namespace.id(), key, number);
+    }
+
+    /**
+     * Stores a value, provided that the key has the expected one, in a transaction of its own.
+     *
+     * @param namespace where
+     * @param key its key
+     * @param expected the value before; null: provided that the key does not exist
+     * @param value the new value; null deletes the key
+     * @return false if the key has another value, or does not exist; nothing is stored then
+     * @throws KamlException as {@link Namespace#compareAndSet}
+     */
+    public boolean compareAndSet(Namespace namespace, byte[] key, byte[] expected, byte[] value) {
+        return Native.compareAndSet(Native.STORE_COMPARE_AND_SET, handle.id, namespace.id(), key, expected, value);
+    }
+
+    /**
+     * Reads the values of up to 4096 keys through the cache, and caches what it reads from the medium. The values are not of one moment.
+     *
+     * @param namespace where
+     * @param keys the keys
+     * @return the values in the order of the keys; null where there is none
+     * @throws KamlException as {@link Namespace#getMany}
+     */
+    public List<byte[]> getMany(Namespace namespace, List<byte[]> keys) {
+        return Native.getMany(Native.STORE_GET_MANY, handle.id, namespace.id(), keys);
+    }
+
+    /**
+     * Acknowledges that commits with a durability delay were lost ({@link Status#COMMITS_LOST}): records are as they were before these commits,
+     * and new ones are accepted again.
+     *
+     * @return how many commits were lost; 0 if there are none
+     */
+    public long acknowledgeLost() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment count = arena.allocate(JAVA_LONG);
+            Native.check(Native.status(Native.STORE_ACKNOWLEDGE_LOST, handle.id, count));
+            return count.get(JAVA_LONG, 0);
+        }
     }
 
     /**

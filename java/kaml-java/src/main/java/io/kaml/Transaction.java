@@ -1,5 +1,6 @@
 package io.kaml;
 
+import java.time.Duration;
 import java.util.List;
 
 /**
@@ -91,6 +92,34 @@ public final class Transaction implements AutoCloseable {
     }
 
     /**
+     * Stores a record that expires, whether it exists or not. Its time begins with the commit, which waits until the changes are durable.
+     *
+     * @param namespace where
+     * @param key its key
+     * @param value its value
+     * @param timeToLive how long after the commit it expires; {@link Namespace#FOREVER} if it does not
+     * @throws KamlException as {@link #read} and {@link Namespace#put(byte[], byte[], Duration)}
+     */
+    public void upsert(Namespace namespace, byte[] key, byte[] value, Duration timeToLive) {
+        long ms = Times.timeToLive(timeToLive);
+        Native.check(Native.withValueExpiring(Native.TXN_UPSERT_EXPIRING, handle.id, namespace.id(), key, value, ms));
+    }
+
+    /**
+     * Adds a number to a counter, which is read and locked, and keeps the time at which it expires.
+     *
+     * @param namespace where
+     * @param key its key
+     * @param number what to add
+     * @return the counter afterwards
+     * @throws KamlException {@link Status#BAD_ARGUMENT} if the value is no counter, or the sum does not fit 64 bits: the transaction continues;
+     *     as {@link #read}
+     */
+    public long add(Namespace namespace, byte[] key, long number) {
+        return Native.add(Native.TXN_ADD, handle.id, namespace.id(), key, number);
+    }
+
+    /**
      * Stores a record that does not exist.
      *
      * @param namespace where
@@ -128,6 +157,15 @@ public final class Transaction implements AutoCloseable {
      */
     public void commit() {
         Native.check(Native.status(Native.TXN_COMMIT, handle.id));
+    }
+
+    /**
+     * As {@link #commit}, and waits until the changes are durable, whatever {@link StoreOptions#durabilityDelayUs} is.
+     *
+     * @throws KamlException as {@link #commit}
+     */
+    public void commitDurable() {
+        Native.check(Native.status(Native.TXN_COMMIT_DURABLE, handle.id));
     }
 
     /** Aborts it unless it is committed, and releases its locks. Closing it again does nothing. */
