@@ -21,6 +21,7 @@ final class Expected {
     private final Map<String, Key> keys = new HashMap<>();
     private long acknowledged;
     private long uncertain;
+    private long differing;
 
     synchronized boolean canUse(String key) {
         return !keys.computeIfAbsent(key, absent -> new Key()).isUncertain;
@@ -58,12 +59,21 @@ final class Expected {
         return problems;
     }
 
-    /** What was uncertain is as it was found. */
-    synchronized void accept(Map<String, String> found) {
+    /**
+     * What was uncertain is as it was found on the nodes. They can differ then: an operation of which both the caller and the owner were killed
+     * is repeated by nobody, and can have reached some nodes only. The next change of the key makes them the same.
+     */
+    synchronized void accept(List<Map<String, String>> nodes) {
         keys.forEach((key, known) -> {
+            Set<String> found = new HashSet<>();
+            nodes.forEach(entries -> found.add(entries.get(key)));
             uncertain += known.isUncertain ? 1 : 0;
-            known.value = found.get(key);
+            differing += known.isUncertain && found.size() > 1 ? 1 : 0;
+            known.value = nodes.getFirst().get(key);
             known.possible.clear();
+            if (found.size() > 1) {
+                known.possible.addAll(found);
+            }
             known.isUncertain = false;
         });
     }
@@ -74,5 +84,9 @@ final class Expected {
 
     synchronized long uncertain() {
         return uncertain;
+    }
+
+    synchronized long differing() {
+        return differing;
     }
 }

@@ -46,7 +46,7 @@ public final class Node {
     /**
      * Starts a node.
      *
-     * @param arguments its name, its directory, the durability of its store or SIFS, and the port of its RESP endpoint, or 0 for none
+     * @param arguments its name, its directory, the durability of its store, SIFS or NONE, and the port of its RESP endpoint, or 0 for none
      */
     public static void main(String[] arguments) throws IOException {
         GlobalConfigurationBuilder global = GlobalConfigurationBuilder.defaultClusteredBuilder();
@@ -78,7 +78,7 @@ public final class Node {
         System.exit(0);
     }
 
-    /** A cache over KAML, or over the default store of Infinispan, with which a failure can be compared. */
+    /** A cache over KAML; or over the default store of Infinispan, or without a store, with which a failure can be compared. */
     private static ConfigurationBuilder stored(String name, String store) {
         ConfigurationBuilder builder = new ConfigurationBuilder();
         builder.clustering().cacheMode(name.equals("replicated") ? CacheMode.REPL_SYNC : CacheMode.DIST_SYNC).remoteTimeout(10_000)
@@ -88,8 +88,12 @@ public final class Node {
         builder.clustering().partitionHandling().whenSplit(PartitionHandling.DENY_READ_WRITES).mergePolicy(MergePolicy.NONE);
         builder.clustering().stateTransfer().timeout(60_000).awaitInitialTransfer(true);
         builder.encoding().mediaType(MediaType.TEXT_PLAIN_TYPE);
-        builder.memory().maxCount(IN_MEMORY).whenFull(EvictionStrategy.REMOVE);
-        if (store.equals("SIFS")) {
+        if (!store.equals("NONE")) {
+            builder.memory().maxCount(IN_MEMORY).whenFull(EvictionStrategy.REMOVE);
+        }
+        if (store.equals("NONE")) {
+            return builder;
+        } else if (store.equals("SIFS")) {
             builder.persistence().addSoftIndexFileStore().purgeOnStartup(true).dataLocation("data").indexLocation("index").syncWrites(true);
         } else {
             builder.persistence().addStore(KamlStoreConfigurationBuilder.class).location("kaml").durability(Durability.valueOf(store));
@@ -145,10 +149,20 @@ public final class Node {
                 StringBuilder all = new StringBuilder();
                 new TreeMap<>(manager.<String, String>getCache(command[2])).forEach((key, value) -> all.append(key).append('=').append(value).append(','));
                 return all.toString();
+            case "values":
+                // The same of the keys k0, k1, ..., read by get.
+                StringBuilder values = new StringBuilder();
+                Cache<String, String> cache = manager.getCache(command[2]);
+                for (int i = 0; i < Integer.parseInt(command[3]); i++) {
+                    String value = cache.get("k" + i);
+                    values.append(value == null ? "" : "k" + i + "=" + value + ",");
+                }
+                return values.toString();
             case "where":
                 // What this node has of a key in memory, and what in memory or its store.
                 AdvancedCache<String, String> local = manager.<String, String>getCache(command[2]).getAdvancedCache().withFlags(Flag.CACHE_MODE_LOCAL);
-                return cut(local.withFlags(Flag.SKIP_CACHE_LOAD).get(command[3])) + " in memory, " + cut(local.get(command[3])) + " with its store";
+                return cut(local.withFlags(Flag.SKIP_CACHE_LOAD).get(command[3])) + " in memory, " + cut(local.get(command[3])) + " with its store; it iterates over "
+                        + cut(iterated(local.withFlags(Flag.SKIP_CACHE_LOAD), command[3])) + " in memory, " + cut(iterated(local, command[3])) + " with its store";
             case "shutdown":
                 for (String name : CACHES) {
                     manager.getCache(name).shutdown();
@@ -164,6 +178,10 @@ public final class Node {
             default:
                 throw new IllegalArgumentException("unknown command " + command[1]);
         }
+    }
+
+    private static String iterated(AdvancedCache<String, String> cache, String key) {
+        return new TreeMap<>(cache).get(key);
     }
 
     private static String cut(String value) {
