@@ -37,6 +37,9 @@ pub struct Arguments {
     /// Puts of the experiments of the Muninn paper, as 3125000, 500K or 50M
     #[arg(long, default_value = "3125K", value_parser = count)]
     keys: u64,
+    /// Before fig5 to fig8, fill each device with random data this many times, and empty it, as the paper does
+    #[arg(long, default_value_t = 0)]
+    precondition: u32,
     /// Seconds instead of minutes; the figures mean little
     #[arg(long)]
     quick: bool,
@@ -63,7 +66,7 @@ fn named(name: &str) -> Result<Chosen, String> {
 const KEYS_MAX: u64 = 1 << 31;
 
 /// Reads a count: `3125000`, `500K`, `50M`.
-fn count(text: &str) -> Result<u64, String> {
+pub fn count(text: &str) -> Result<u64, String> {
     let (digits, factor) = match text.strip_suffix(['K', 'k']) {
         Some(digits) => (digits, 1_000),
         None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1_000_000)),
@@ -86,13 +89,19 @@ pub fn board(name: &str) -> Result<Board, Failure> {
 impl Arguments {
     /// Runs experiments and writes what they came to.
     pub fn run(self) -> Result<(), Failure> {
-        let settings = Settings { board: board(&self.board)?, seed: self.seed, quick: self.quick, keys: self.keys };
+        let settings = Settings {
+            board: board(&self.board)?,
+            seed: self.seed,
+            quick: self.quick,
+            keys: self.keys,
+            preconditioned: self.precondition,
+        };
         std::fs::create_dir_all(&self.out).map_err(Failure::io(self.out.display()))?;
         let mut outcomes = Vec::new();
         for experiment in self.experiment.0 {
-            let outcome = run(experiment, &settings)?;
+            let outcome = run(experiment, &settings, 1)?;
             write(&self.out, &format!("{}.csv", outcome.name), &outcome.csv())?;
-            write(&self.out, &format!("{}.svg", outcome.name), &outcome.svg)?;
+            write(&self.out, &format!("{}.svg", outcome.name), &outcome.svg())?;
             if !self.json {
                 show(&outcome, &self.out)?;
             }
@@ -102,11 +111,12 @@ impl Arguments {
     }
 }
 
-fn run(experiment: Experiment, settings: &Settings) -> Result<Outcome, Failure> {
+/// Runs an experiment some times with a live display.
+pub fn run(experiment: Experiment, settings: &Settings, runs: u32) -> Result<Outcome, Failure> {
     let style = ProgressStyle::with_template("{prefix:5} {bar:10} {pos}/{len} {elapsed} {wide_msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_prefix(experiment.name());
-    let outcome = experiment.run(settings, &mut |done, total, what| {
+    let outcome = experiment.repeat(settings, runs, &mut |done, total, what| {
         bar.set_length(total);
         bar.set_position(done);
         bar.set_message(what.to_owned());
@@ -115,7 +125,8 @@ fn run(experiment: Experiment, settings: &Settings) -> Result<Outcome, Failure> 
     outcome.map_err(|error| Failure::Failed(format!("{}: {error}", experiment.name())))
 }
 
-fn write(out: &Path, name: &str, text: &str) -> Result<(), Failure> {
+/// Writes a file of the results.
+pub fn write(out: &Path, name: &str, text: &str) -> Result<(), Failure> {
     let path = out.join(name);
     std::fs::write(&path, text).map_err(Failure::io(path.display()))
 }
@@ -128,11 +139,15 @@ fn show(outcome: &Outcome, out: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let row = |claim: &Claim| {
-        let (low, high) = claim.ours;
-        let ours = if low == high { format!("{low:.3}") } else { format!("{low:.3} to {high:.3}") };
         let met = if claim.met { "yes" } else { "no" };
-        [claim.what.as_str(), claim.paper, claim.bar, &ours, met].map(str::to_owned).to_vec()
+        [claim.what.as_str(), claim.paper, claim.bar, &figures(claim), met].map(str::to_owned).to_vec()
     };
     let head = ["", "paper", "bar", "here", "met"];
     output::line(output::table(&head, 1, outcome.claims.iter().map(row)))
+}
+
+/// The figures of a claim: one, or the lowest and the highest.
+pub fn figures(claim: &Claim) -> String {
+    let (low, high) = claim.ours;
+    if low == high { format!("{low:.3}") } else { format!("{low:.3} to {high:.3}") }
 }

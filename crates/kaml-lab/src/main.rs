@@ -6,6 +6,7 @@
 
 mod experiment;
 mod replay;
+mod reproduce;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +19,7 @@ use std::process::ExitCode;
   kaml-lab sim run --seeds 14                      power cuts and faults, from seeds
   kaml-lab experiment fig5 --out figures           a figure of the KAML paper
   kaml-lab experiment muninn-fig9 --out figures    a figure of the Muninn paper
+  kaml-lab reproduce kaml --out kaml               all figures of a paper, and its claims
   kaml-lab replay hm_0.csv --format msr            a trace of a real workload
 
 The same board and seed give the same results on every machine. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.")]
@@ -32,6 +34,8 @@ enum Command {
     Sim(sim::Arguments),
     /// Repeat the papers' device experiments on a modelled board
     Experiment(experiment::Arguments),
+    /// Repeat the evaluation of a paper: figures, tables, and the claims that are met or missed
+    Reproduce(reproduce::Arguments),
     /// Replay a trace of a real workload on a modelled board
     Replay(replay::Arguments),
 }
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Sim(arguments) => arguments.run(),
         Command::Experiment(arguments) => arguments.run(),
+        Command::Reproduce(arguments) => arguments.run(),
         Command::Replay(arguments) => arguments.run(),
     };
     match outcome {

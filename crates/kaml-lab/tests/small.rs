@@ -81,3 +81,43 @@ fn mistakes_are_refused() {
     let output = run(&["experiment", "fig7", "--quick", "--out", "/dev/null/nowhere"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
+
+/// Goal:   one command writes the evaluation of each paper: tables, pictures with marks, and a page of claims that agree with the tables.
+/// Method: the quick form of the KAML paper, two runs; the files, the reasons, and that Puts of small records are faster than writes. The
+///         Muninn paper with one run.
+#[test]
+fn papers_are_reproduced() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let outcomes = json(&["reproduce", "kaml", "--quick", "--precondition", "1", "--out", out, "--json"]);
+    let outcomes = outcomes.as_array().unwrap();
+    let page = read("claims.md");
+    assert_eq!(outcomes.len(), 4);
+    for outcome in outcomes {
+        let name = outcome["name"].as_str().unwrap();
+        assert_eq!(outcome["runs"], 2);
+        let table = read(&format!("{name}.csv"));
+        assert!(table.lines().count() > 4 && table.lines().next().unwrap().contains("mb_per_s_low"), "{table}");
+        let picture = read(&format!("{name}.svg"));
+        assert!(picture.contains("the paper") && picture.contains("2 runs"), "{name}");
+        assert!(page.contains(&format!("({name}.svg)")) && page.contains(&format!("({name}.csv)")), "{page}");
+        for claim in outcome["claims"].as_array().unwrap() {
+            let (low, high) = (claim["ours"][0].as_f64().unwrap(), claim["ours"][1].as_f64().unwrap());
+            assert!(0.0 < low && low <= high && high < 100.0, "{claim}");
+            assert!(page.contains(claim["what"].as_str().unwrap()), "{claim}");
+        }
+    }
+    let update = &outcomes[0]["claims"][3];
+    assert!(
+        update["what"] == "Update / write bandwidth below 4 KiB" && update["ours"][0].as_f64().unwrap() > 2.0,
+        "{update}"
+    );
+    assert!(page.contains("buffer_bytes_per_us = ") && page.contains("filled 1 times"), "{page}");
+
+    let outcomes = json(&["reproduce", "muninn", "--quick", "--runs", "1", "--out", out, "--json"]);
+    let reads = &outcomes[2]["claims"][0];
+    let pages = reads["ours"][0].as_f64().unwrap();
+    assert!(reads["what"] == "bloom: page reads, average" && (0.5..2.0).contains(&pages), "{reads}");
+    assert!(read("claims.md").contains("muninn-fig10.svg"));
+}

@@ -42,7 +42,7 @@ pub use check::Violation;
 pub use controller::{ControllerTiming, LinkTiming};
 pub use cuts::Cuts;
 pub use engine::PageCounts;
-pub use experiment::{Cell, Claim, Experiment, Outcome, Progress, Settings};
+pub use experiment::{Cell, Claim, Experiment, Outcome, PaperValue, Progress, Settings};
 pub use faults::{FaultCounts, Faults};
 pub use file_states::{BrokenDisk, FileStates};
 pub use host::{Command, Put};

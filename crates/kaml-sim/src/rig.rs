@@ -9,6 +9,7 @@
 
 mod error;
 mod loaded;
+mod precondition;
 mod replay;
 mod replay_model;
 mod replay_report;

@@ -101,9 +101,10 @@ fn all_commands_work() {
 #[test]
 fn figures_repeat() {
     let run = |experiment: Experiment, seed| {
-        let settings = Settings { board: Board::preset("kaml-2017").unwrap(), seed, quick: true, keys: 0 };
+        let settings =
+            Settings { board: Board::preset("kaml-2017").unwrap(), seed, quick: true, keys: 0, preconditioned: 0 };
         let outcome = experiment.run(&settings, &mut |_, _, _| {}).unwrap();
-        (outcome.csv(), outcome.svg)
+        (outcome.csv(), outcome.svg())
     };
     let first = run(Experiment::Logs, 1);
     assert!(first == run(Experiment::Logs, 1));
@@ -116,7 +117,8 @@ fn figures_repeat() {
 #[test]
 fn versions_are_counted() {
     let run = || {
-        let settings = Settings { board: Board::preset("kaml-2017").unwrap(), seed: 1, quick: true, keys: 0 };
+        let settings =
+            Settings { board: Board::preset("kaml-2017").unwrap(), seed: 1, quick: true, keys: 0, preconditioned: 0 };
         Experiment::MuninnFig9.run(&settings, &mut |_, _, _| {}).unwrap()
     };
     let outcome = run();

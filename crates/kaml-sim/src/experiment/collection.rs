@@ -110,7 +110,7 @@ pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Resu
                 amplification.push(Some(found.amplification));
                 tail.push(Some(found.latency_us[2] / 1e3));
             }
-            let series = |values| Series { name: policy.name().to_owned(), values };
+            let series = |values| Series::new(policy.name().to_owned(), values);
             amplified.push(series(amplification));
             tails.push(series(tail));
         }
@@ -122,6 +122,7 @@ pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Resu
             marks: Marks::Lines,
             categories: UTILISATIONS.map(|percent| percent.to_string()).to_vec(),
             series,
+            paper: Vec::new(),
         };
         panels.push(panel("Amplification", "pages per byte", amplified));
         panels.push(panel("Put, 99.9 %", "ms", tails));
@@ -142,7 +143,7 @@ pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Resu
         "p999_us",
         "max_us",
     ];
-    Ok(Outcome::new(("gc", "Write amplification and tail latency"), &columns, rows, Vec::new(), &chart))
+    Ok(Outcome::new(("gc", "Write amplification and tail latency"), &columns, rows, Vec::new(), chart))
 }
 
 /// Spread of erase counts over the life of a device.
@@ -179,7 +180,8 @@ pub(super) fn wear(settings: &Settings, progress: Progress<'_>) -> Result<Outcom
             y: "erases",
             marks: Marks::Lines,
             categories: times,
-            series: series.map(|(name, values)| Series { name: name.to_owned(), values }).collect(),
+            series: series.map(|(name, values)| Series::new(name.to_owned(), values)).collect(),
+            paper: Vec::new(),
         });
     }
     let chart = Chart {
@@ -188,5 +190,5 @@ pub(super) fn wear(settings: &Settings, progress: Progress<'_>) -> Result<Outcom
         panels,
     };
     let columns = ["writes", "device_writes", "erases_min", "erases_mean", "erases_max"];
-    Ok(Outcome::new(("wear", "Spread of erase counts"), &columns, rows, Vec::new(), &chart))
+    Ok(Outcome::new(("wear", "Spread of erase counts"), &columns, rows, Vec::new(), chart))
 }

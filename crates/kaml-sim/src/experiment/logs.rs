@@ -3,9 +3,9 @@
 //! Lives here:       Figure 8, interference of two namespaces.
 //! Implements:       paper:KAML V.C, IV.B ("the SSD can control the allocation of resources").
 
-use super::chart::{Chart, Marks, Panel, Series};
+use super::chart::{Chart, Marks, Panel, PaperMark, Series};
 use super::micro::one;
-use super::{Cell, Claim, Outcome, Progress, Settings, Steps, slice};
+use super::{Cell, Claim, Outcome, Progress, Settings, Steps, device, paper, reasons, slice};
 use crate::board::Board;
 use crate::load::{Ask, Load, Order, Sheet};
 use crate::rig::{Rig, RigError};
@@ -55,7 +55,7 @@ pub(super) fn bandwidth(settings: &Settings, progress: Progress<'_>) -> Result<O
         let mut speeds = Vec::new();
         for count in &logs {
             steps.next(&format!("{size} B, {hosts} hosts, {count} logs"));
-            let mut rig = Rig::new(&board, settings.seed)?;
+            let mut rig = device(&board, settings)?;
             let space = rig.create_records("records", (0..*count).collect())?;
             rig.rest()?;
             let load = load(space, size, hosts);
@@ -76,8 +76,22 @@ pub(super) fn bandwidth(settings: &Settings, progress: Progress<'_>) -> Result<O
     let gain = at(16).zip(at(64)).map(|(few, many)| series[3].1[many] / series[3].1[few]);
     let claims = gain.map(|gain| {
         let what = "Update bandwidth of 4 KiB, 64 logs / 16, 64 hosts";
-        Claim::new(what, ("5.8", "at least 3.9"), 3.9..=9e9, [gain])
+        Claim::new(what, (&paper::LOGS, "at least 3.9"), 3.9..=9e9, [gain]).because(reasons::logs(&board, 16, 64))
     });
+    let relative = |(name, speeds): &(String, Vec<f64>)| {
+        let base = at(16).map(|at| speeds[at]);
+        Series::new(name.clone(), speeds.iter().map(|speed| base.map(|base| speed / base)).collect())
+    };
+    let mark = at(64).map(|category| PaperMark { category, series: None, range: paper::LOGS.range });
+    let times = Panel {
+        title: "Update".into(),
+        x: "logs",
+        y: "times 16 logs",
+        marks: Marks::Lines,
+        categories: logs.iter().map(u32::to_string).collect(),
+        series: series.iter().map(relative).collect(),
+        paper: mark.into_iter().collect(),
+    };
     let panel = Panel {
         title: "Update".into(),
         x: "logs",
@@ -85,19 +99,20 @@ pub(super) fn bandwidth(settings: &Settings, progress: Progress<'_>) -> Result<O
         marks: Marks::Lines,
         categories: logs.iter().map(u32::to_string).collect(),
         series: named(series),
+        paper: Vec::new(),
     };
     let chart = Chart {
         title: "Figure 8: logs of a namespace".into(),
         subtitle: format!("board {}", settings.board.name),
-        panels: vec![panel],
+        panels: vec![panel, times],
     };
     let columns = ["value_bytes", "hosts", "logs", "mb_per_s", "mean_us", "p99_us"];
     let claims = claims.into_iter().collect();
-    Ok(Outcome::new(("fig8", "Bandwidth by logs of a namespace"), &columns, rows, claims, &chart))
+    Ok(Outcome::new(("fig8", "Bandwidth by logs of a namespace"), &columns, rows, claims, chart))
 }
 
 fn named(series: Vec<(String, Vec<f64>)>) -> Vec<Series> {
-    let one = |(name, values): (String, Vec<f64>)| Series { name, values: values.into_iter().map(Some).collect() };
+    let one = |(name, values): (String, Vec<f64>)| Series::new(name, values.into_iter().map(Some).collect());
     series.into_iter().map(one).collect()
 }
 
@@ -132,7 +147,7 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
     };
     let rows = figures.iter().map(row).collect();
     let of = |quantile: f64| figures.iter().map(|(_, (read, _))| Some(read.quantile_us(quantile) / 1e3)).collect();
-    let series = |name: &str, values| Series { name: name.to_owned(), values };
+    let series = |name: &str, values| Series::new(name.to_owned(), values);
     let categories: Vec<String> = figures.iter().map(|(name, _)| (*name).to_owned()).collect();
     let write = |(_, (_, written)): &(&str, (Sheet, Option<Sheet>))| Some(written.as_ref()?.megabytes_per_s());
     let panels = vec![
@@ -143,6 +158,7 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
             marks: Marks::Bars,
             categories: categories.clone(),
             series: vec![series("median", of(0.5)), series("99 %", of(0.99)), series("99.9 %", of(0.999))],
+            paper: Vec::new(),
         },
         Panel {
             title: "Put at the same time".into(),
@@ -151,6 +167,7 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
             marks: Marks::Bars,
             categories,
             series: vec![series("written at the same time", figures.iter().map(write).collect())],
+            paper: Vec::new(),
         },
     ];
     let chart = Chart {
@@ -159,7 +176,7 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
         panels,
     };
     let columns = ["logs", "get_mb_per_s", "get_mean_us", "get_p50_us", "get_p99_us", "get_p999_us", "put_mb_per_s"];
-    Ok(Outcome::new(("logs", "Interference of two namespaces"), &columns, rows, Vec::new(), &chart))
+    Ok(Outcome::new(("logs", "Interference of two namespaces"), &columns, rows, Vec::new(), chart))
 }
 
 /// Gets from one namespace, while another is written if there is one.

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       their names, their results: a table, a picture, the paper's claims next to ours.
 //! Lives elsewhere:  executing commands (`rig`), the experiments (`micro`, `logs`, `collection`; `muninn`), pictures
-//!                   (`chart`).
+//!                   (`chart`), the papers' values (`paper`), why claims are missed (`reasons`), several runs (`runs`).
 //! Implements:       paper:KAML V.B-C (Figures 5 to 8), paper:Muninn 6 (Figures 7 to 10); docs/experiments.md.
 //!
 //! The same board and seed give the same bytes on every machine.
@@ -12,10 +12,14 @@ mod collection;
 mod logs;
 mod micro;
 mod muninn;
+mod paper;
+mod reasons;
+mod runs;
 
 use crate::board::Board;
-use crate::rig::RigError;
+use crate::rig::{Rig, RigError};
 use chart::Chart;
+pub use paper::PaperValue;
 use serde::Serialize;
 
 /// An experiment.
@@ -56,6 +60,8 @@ pub struct Settings {
     pub quick: bool,
     /// Puts of an experiment on versions; the Muninn paper has 50 million.
     pub keys: u64,
+    /// Before Figures 5 to 8 of the KAML paper, each device is filled with random data this many times, and emptied.
+    pub preconditioned: u32,
 }
 
 /// A field of a table.
@@ -75,14 +81,19 @@ pub enum Cell {
 pub struct Claim {
     /// What is compared.
     pub what: String,
-    /// The paper's result.
+    /// The paper's result, empty if it reports none.
     pub paper: &'static str,
     /// The bar.
     pub bar: &'static str,
     /// Lowest and highest figure here.
     pub ours: (f64, f64),
+    /// Of several runs, how far the lowest or the highest figures of two of them are apart at most.
+    pub between_runs: f64,
     /// Whether all figures are within the bar.
     pub met: bool,
+    /// If it is missed, why, as the model has it, and the parameter that would meet it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// What an experiment came to.
@@ -93,20 +104,26 @@ pub struct Outcome {
     /// In words.
     pub title: &'static str,
     /// Names of the columns.
-    pub columns: Vec<&'static str>,
+    pub columns: Vec<String>,
     /// The table.
     pub rows: Vec<Vec<Cell>>,
     /// The paper's claims.
     pub claims: Vec<Claim>,
-    /// The picture.
+    /// How many runs it is the mean of.
+    pub runs: u32,
     #[serde(skip)]
-    pub svg: String,
+    chart: Chart,
 }
 
 /// Receives the progress of an experiment: steps done, steps in all, the present one.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, &str);
 
 impl Experiment {
+    /// The figures of the KAML paper that run on the modelled board.
+    pub const KAML: [Experiment; 4] = [Experiment::Fig5, Experiment::Fig6, Experiment::Fig7, Experiment::Fig8];
+    /// The figures of the Muninn paper.
+    pub const MUNINN: [Experiment; 4] =
+        [Experiment::MuninnFig7, Experiment::MuninnFig8, Experiment::MuninnFig9, Experiment::MuninnFig10];
     /// All of them.
     pub const ALL: [Experiment; 11] = [
         Experiment::Fig5,
@@ -171,10 +188,16 @@ impl Outcome {
         columns: &[&'static str],
         rows: Vec<Vec<Cell>>,
         claims: Vec<Claim>,
-        chart: &Chart,
+        chart: Chart,
     ) -> Outcome {
         assert!(rows.iter().all(|row| row.len() == columns.len()), "{name}: a row for other columns");
-        Outcome { name, title, columns: columns.to_vec(), rows, claims, svg: chart.svg() }
+        let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+        Outcome { name, title, columns, rows, claims, runs: 1, chart }
+    }
+
+    /// The picture, which follows the reader's preference for light or dark.
+    pub fn svg(&self) -> String {
+        self.chart.svg()
     }
 
     /// The table as comma-separated values with a head.
@@ -218,13 +241,26 @@ impl Claim {
     /// A claim about figures that must all lie within `bar`'s bounds.
     fn new(
         what: &str,
-        (paper, bar): (&'static str, &'static str),
+        (paper, bar): (&PaperValue, &'static str),
         within: std::ops::RangeInclusive<f64>,
         ours: impl IntoIterator<Item = f64>,
     ) -> Claim {
         let (low, high) = ours.into_iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
         let met = within.contains(&low) && within.contains(&high);
-        Claim { what: what.to_owned(), paper, bar, ours: (rounded(low), rounded(high)), met }
+        let ours = (rounded(low), rounded(high));
+        Claim { what: what.to_owned(), paper: paper.says, bar, ours, between_runs: 0.0, met, reason: None }
+    }
+
+    /// Why it is missed, if it is.
+    #[must_use]
+    fn because(self, reason: String) -> Claim {
+        Claim { reason: Some(reason), ..self }
+    }
+}
+
+impl Cell {
+    fn figure(&self) -> Option<f64> {
+        if let Cell::Figure(figure) = self { Some(*figure) } else { None }
     }
 }
 
@@ -249,6 +285,13 @@ impl<'a> Steps<'a> {
         (self.progress)(self.done, self.total, what);
         self.done += 1;
     }
+}
+
+/// A device on a board, filled before as the settings demand.
+fn device(board: &Board, settings: &Settings) -> Result<Rig, RigError> {
+    let mut rig = Rig::new(board, settings.seed)?;
+    rig.precondition(settings.preconditioned)?;
+    Ok(rig)
 }
 
 /// A share of the board: fewer channels, dies and blocks of the same kind.

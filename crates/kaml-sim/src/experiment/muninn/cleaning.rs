@@ -11,7 +11,7 @@ use super::keys::{Order, Workload};
 use super::measure::{FILL_STEPS, Index, Scale, fill};
 use super::panel;
 use crate::experiment::chart::{Chart, Marks};
-use crate::experiment::{Cell, Claim, Outcome, Progress, Settings, Steps};
+use crate::experiment::{Cell, Claim, Outcome, Progress, Settings, Steps, paper};
 use crate::rig::RigError;
 use kaml_device::Key;
 use kaml_versions::{BloomOptions, SegmentInfo};
@@ -72,10 +72,10 @@ pub(in crate::experiment) fn thresholds(settings: &Settings, progress: Progress<
     };
     let errors = estimates.iter().map(|(estimate, live)| (estimate - live).abs());
     let claim =
-        Claim::new("columns: live estimate, points from the truth", ("nearly blind", "at most 2"), 0.0..=2.0, errors);
+        Claim::new("columns: live estimate, points from the truth", (&paper::NONE, "at most 2"), 0.0..=2.0, errors);
     let columns = ["index", "workload", "live_percent", "estimate_percent", "common_bits_percent"];
     let name = ("muninn-fig10", "What memory knows of live versions");
-    Ok(Outcome::new(name, &columns, rows, vec![claim], &chart))
+    Ok(Outcome::new(name, &columns, rows, vec![claim], chart))
 }
 
 /// Percent of the sealed versions that are their key's newest: as memory has it, and in truth.

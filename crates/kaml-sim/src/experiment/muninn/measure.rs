@@ -68,8 +68,9 @@ impl Scale {
             ..VersionOptions::default()
         };
         match index {
-            // Where segments are as empty as the paper's worst, they take three times the data.
-            Index::Bloom(bloom) => Device::new(4 * bytes, VersionOptions { bloom: Some(bloom), ..options }, self.seed),
+            // Where segments are as empty as the paper's worst, they take three times the data; small experiments, whose few
+            // keys come again sooner, more.
+            Index::Bloom(bloom) => Device::new(8 * bytes, VersionOptions { bloom: Some(bloom), ..options }, self.seed),
             Index::Columns(fingerprint_bits) => {
                 Device::new(bytes, VersionOptions { fingerprint_bits, ..options }, self.seed)
             }

@@ -24,7 +24,8 @@ pub(super) use cleaning::thresholds;
 pub(super) use reads::amplification;
 pub(super) use space::{false_positives, utilisation};
 
-use super::chart::{Marks, Panel, Series};
+use super::chart::{Marks, Panel, PaperMark, Series};
+use super::paper::PaperValue;
 
 /// A panel of lines or bars.
 fn panel(
@@ -34,6 +35,13 @@ fn panel(
     categories: &[String],
     series: Vec<(String, Vec<Option<f64>>)>,
 ) -> Panel {
-    let series = series.into_iter().map(|(name, values)| Series { name, values }).collect();
-    Panel { title: title.to_owned(), x, y, marks, categories: categories.to_vec(), series }
+    let series = series.into_iter().map(|(name, values)| Series::new(name, values)).collect();
+    Panel { title: title.to_owned(), x, y, marks, categories: categories.to_vec(), series, paper: Vec::new() }
+}
+
+/// The panel with values of the paper over some categories.
+fn with_paper(panel: Panel, values: &[(usize, &PaperValue)]) -> Panel {
+    let mark =
+        |(category, value): &(usize, &PaperValue)| PaperMark { category: *category, series: None, range: value.range };
+    Panel { paper: values.iter().map(mark).collect(), ..panel }
 }
