@@ -123,6 +123,7 @@ impl Arguments {
         let mut page = format!("# {}\n\n", self.paper.title());
         let quick = if self.quick { " This was a quick run: its figures mean little." } else { "" };
         let device = match (self.paper, settings.preconditioned) {
+            (Paper::Muninn, _) if self.quick => "Few puts on the paper's flash".to_owned(),
             (Paper::Muninn, _) => format!("{} puts on the paper's flash", self.keys),
             (Paper::Kaml, 0) => format!("Board {}, fresh devices", settings.board.name),
             (Paper::Kaml, fills) => {
@@ -142,8 +143,11 @@ impl Arguments {
             }
             let missed: Vec<&Claim> = outcome.claims.iter().filter(|claim| !claim.met).collect();
             for claim in &missed {
-                let reason =
-                    claim.reason.as_deref().unwrap_or("The model gives no reason for it; the table has the figures.");
+                let reason = match (&claim.reason, self.quick) {
+                    (Some(reason), _) => reason,
+                    (None, true) => "A quick run is too short for it: its devices are small, and buffers hold most of what is put.",
+                    (None, false) => "The model gives no reason for it; the table has the figures.",
+                };
                 let _ = writeln!(page, "\n**{}** is missed. {reason}", claim.what);
             }
             let _ = writeln!(page, "\nAll figures: [{0}.csv]({0}.csv).\n", outcome.name);

@@ -77,6 +77,10 @@ const LETTER: f64 = 6.6;
 /// Bars narrower than this have upright labels, and narrower than the second none.
 const LABEL_LEVEL: f64 = 30.0;
 const LABEL_UPRIGHT: f64 = 9.0;
+/// Heights of these labels, and of half a mark of the paper.
+const LABEL_LEVEL_ROOM: f64 = 14.0;
+const LABEL_UPRIGHT_ROOM: f64 = 28.0;
+const MARK: f64 = 5.0;
 /// Labels of lines are at least so far apart.
 const LABEL_APART: f64 = 11.0;
 /// Of the series, on white and on black: each has a contrast of at least 3 to its background.
@@ -257,7 +261,9 @@ impl Panel {
                 let spread = series.spread.get(i);
                 plot.spread(out, x + width / 2.0, spread);
                 let over = spread.copied().flatten().map_or(*value, |(_, high)| high);
-                label(out, (x + width / 2.0, plot.y(over) - 4.0), bar, &figure(*value));
+                let middle = x + width / 2.0;
+                let top = self.above_marks(plot, (middle, plot.y(over)), bar);
+                label(out, (middle, top - 4.0), bar, &figure(*value));
             }
         }
     }
@@ -288,15 +294,33 @@ impl Panel {
         }
     }
 
-    fn paper_marks(&self, out: &mut String, plot: &Plot<'_>) {
+    /// Where the label of a bar begins, so no mark of the paper covers it.
+    fn above_marks(&self, plot: &Plot<'_>, (middle, top): (f64, f64), bar: f64) -> f64 {
+        let room = if bar >= LABEL_LEVEL { LABEL_LEVEL_ROOM } else { LABEL_UPRIGHT_ROOM };
+        let mut ends: Vec<f64> = self
+            .paper
+            .iter()
+            .filter(|mark| (self.mark_x(plot, mark) - middle).abs() < bar / 2.0)
+            .flat_map(|mark| [plot.y(mark.range.0), plot.y(mark.range.1)])
+            .collect();
+        ends.sort_by(|a, b| b.total_cmp(a)); // from the bar upwards
+        let over = |top: f64, end: f64| if (top - room..top + MARK).contains(&end) { end - MARK } else { top };
+        ends.into_iter().fold(top, over)
+    }
+
+    fn mark_x(&self, plot: &Plot<'_>, mark: &PaperMark) -> f64 {
         let (bar, margin) = plot.bar(self.series.len());
+        match (self.marks, mark.series) {
+            (Marks::Bars, Some(number)) => {
+                plot.left + plot.slot * mark.category as f64 + margin + bar * (number as f64 + 0.5)
+            }
+            _ => plot.middle(mark.category),
+        }
+    }
+
+    fn paper_marks(&self, out: &mut String, plot: &Plot<'_>) {
         for mark in &self.paper {
-            let x = match (self.marks, mark.series) {
-                (Marks::Bars, Some(number)) => {
-                    plot.left + plot.slot * mark.category as f64 + margin + bar * (number as f64 + 0.5)
-                }
-                _ => plot.middle(mark.category),
-            };
+            let x = self.mark_x(plot, mark);
             let (low, high) = (plot.y(mark.range.0), plot.y(mark.range.1));
             if mark.range.0 < mark.range.1 {
                 line(out, (x, low), (x, high), "class=\"e\" stroke-width=\"1.5\" stroke-dasharray=\"3 2\"");
@@ -374,6 +398,31 @@ mod tests {
     fn steps_are_round() {
         for (highest, step) in [(7.9, 1.0), (8.1, 2.0), (39.0, 5.0), (41.0, 10.0), (900.0, 200.0), (0.07, 0.01)] {
             assert!((tick_step(highest) / step - 1.0).abs() < 1e-9, "{highest}: {}", tick_step(highest));
+        }
+    }
+
+    /// Goal:   a mark of the paper covers no label.
+    /// Method: a bar whose label would be where the mark is, one whose mark is inside of it, and one whose mark is high above.
+    #[test]
+    fn labels_are_above_marks() {
+        let top_of = |mark: f64| {
+            let panel = Panel {
+                title: String::new(),
+                x: "",
+                y: "",
+                marks: Marks::Bars,
+                categories: vec!["a".into()],
+                series: vec![Series::new("s", vec![Some(1.0)])],
+                paper: vec![PaperMark { category: 0, series: None, range: (mark, mark) }],
+            };
+            let plot = Plot { left: 0.0, slot: 100.0, bottom: PLOT_HEIGHT, top: 2.0, names: &["s"] };
+            (panel.above_marks(&plot, (50.0, plot.y(1.0)), 40.0), plot.y(mark), plot.y(1.0))
+        };
+        let (label, mark, _) = top_of(1.05);
+        assert_eq!(label, mark - MARK);
+        for mark in [0.5, 1.8] {
+            let (label, _, bar) = top_of(mark);
+            assert_eq!(label, bar, "{mark}");
         }
     }
 

@@ -336,7 +336,8 @@ pub(super) fn bandwidth(settings: &Settings, progress: Progress<'_>) -> Result<O
             (&paper::GET_LOAD_4, "0.9 to 1.1"),
             0.9..=1.1,
             of(0, 4, 512..=4096),
-        ),
+        )
+        .because(reasons::small_gets(&settings.board)),
         Claim::new(
             "Get / read bandwidth, load 0.7",
             (&paper::GET_LOAD_7, "at least 0.9"),
@@ -403,7 +404,8 @@ pub(super) fn latency(settings: &Settings, progress: Progress<'_>) -> Result<Out
     };
     let of = |bench, sizes| ratios(&points, (bench, Kind::Records, Kind::Blocks), 4, sizes, Sheet::mean_us);
     let claims = vec![
-        Claim::new("Get / read latency", (&paper::GET_LATENCY, "0.9 to 1.1"), 0.9..=1.1, of(0, 512..=4096)),
+        Claim::new("Get / read latency", (&paper::GET_LATENCY, "0.9 to 1.1"), 0.9..=1.1, of(0, 512..=4096))
+            .because(reasons::small_gets(&settings.board)),
         Claim::new(
             "Update / write latency below 4 KiB",
             (&paper::UPDATE_LATENCY, "at most 0.25"),
@@ -512,14 +514,14 @@ pub(super) fn batches(settings: &Settings, progress: Progress<'_>) -> Result<Out
             1.2..=9e9,
             gain(&updates),
         )
-        .because(reasons::batches(&settings.board, &updates_per_s, 1.2)),
+        .because(reasons::batches(&settings.board, (HOSTS, &updates_per_s), 1.2)),
         Claim::new(
             "time to fill to load 0.7, 4 records / 1",
             (&paper::BATCH_FILL, "at most 0.6"),
             0.0..=0.6,
             gain(&fills),
         )
-        .because(reasons::batches(&settings.board, &fills_per_s, 1.0 / 0.6)),
+        .because(reasons::batches(&settings.board, (HOSTS, &fills_per_s), 1.0 / 0.6)),
     ];
     let columns = ["value_bytes", "batch", "update_mb_per_s", "update_mean_us", "fill_mb_per_s", "fill_s"];
     Ok(Outcome::new(("fig7", "Bandwidth by records of a Put"), &columns, rows, claims, chart))

@@ -254,7 +254,7 @@ impl Claim {
     /// Why it is missed, if it is.
     #[must_use]
     fn because(self, reason: String) -> Claim {
-        Claim { reason: Some(reason), ..self }
+        Claim { reason: (!self.met).then_some(reason), ..self }
     }
 }
 

@@ -79,6 +79,7 @@ fn combine_claim<'a>(claim: &mut Claim, others: impl Iterator<Item = &'a Claim>)
         lows = (lows.0.min(other.ours.0), lows.1.max(other.ours.0));
         highs = (highs.0.min(other.ours.1), highs.1.max(other.ours.1));
         claim.met &= other.met;
+        claim.reason = claim.reason.take().or_else(|| other.reason.clone());
     }
     claim.ours = (lows.0, highs.1);
     claim.between_runs = rounded((lows.1 - lows.0).max(highs.1 - highs.0));
