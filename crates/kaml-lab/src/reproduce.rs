@@ -145,7 +145,9 @@ impl Arguments {
             for claim in &missed {
                 let reason = match (&claim.reason, self.quick) {
                     (Some(reason), _) => reason,
-                    (None, true) => "A quick run is too short for it: its devices are small, and buffers hold most of what is put.",
+                    (None, true) => {
+                        "A quick run is too short for it: its devices are small, and buffers hold most of what is put."
+                    }
                     (None, false) => "The model gives no reason for it; the table has the figures.",
                 };
                 let _ = writeln!(page, "\n**{}** is missed. {reason}", claim.what);
