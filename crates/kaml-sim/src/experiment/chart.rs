@@ -83,7 +83,7 @@ const LABEL_UPRIGHT_ROOM: f64 = 28.0;
 const MARK: f64 = 5.0;
 /// Labels of lines are at least so far apart.
 const LABEL_APART: f64 = 11.0;
-/// Of the series, on white and on black: each has a contrast of at least 3 to its background.
+/// Colours of the series, on white and on black: each has a contrast of at least 3 to its background.
 const LIGHT: [&str; 8] = ["#30638e", "#c4353f", "#00798c", "#a86500", "#6a4c93", "#3d7a1f", "#8d5a3b", "#52525e"];
 const DARK: [&str; 8] = ["#7fb2e5", "#ff8a95", "#4fd1c5", "#f6c667", "#c0a5f0", "#a3d65c", "#dba77d", "#c3c3cf"];
 const PAPER: &str = "the paper";
@@ -201,7 +201,7 @@ impl Plot<'_> {
         self.names.iter().position(|name| *name == series.name).unwrap_or(0) % LIGHT.len()
     }
 
-    fn spread(&self, out: &mut String, x: f64, spread: Option<&Option<(f64, f64)>>) {
+    fn error_bar(&self, out: &mut String, x: f64, spread: Option<&Option<(f64, f64)>>) {
         if let Some(Some((low, high))) = spread.filter(|range| range.is_some_and(|(low, high)| low < high)) {
             let (low, high) = (self.y(*low), self.y(*high));
             for (from, to) in
@@ -259,7 +259,7 @@ impl Panel {
                     "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"c{class}\"/>"
                 );
                 let spread = series.spread.get(i);
-                plot.spread(out, x + width / 2.0, spread);
+                plot.error_bar(out, x + width / 2.0, spread);
                 let over = spread.copied().flatten().map_or(*value, |(_, high)| high);
                 let middle = x + width / 2.0;
                 let top = self.above_marks(plot, (middle, plot.y(over)), bar);
@@ -278,7 +278,7 @@ impl Panel {
             let path: Vec<String> = points.iter().map(|(x, y, ..)| format!("{x:.1},{y:.1}")).collect();
             let _ = writeln!(out, "<polyline points=\"{}\" class=\"l{class}\" stroke-width=\"2\"/>", path.join(" "));
             for (x, y, i, _) in &points {
-                plot.spread(out, *x, series.spread.get(*i));
+                plot.error_bar(out, *x, series.spread.get(*i));
                 let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" class=\"c{class}\"/>");
             }
             if let Some((x, y, _, value)) = points.last() {

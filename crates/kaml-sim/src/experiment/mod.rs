@@ -87,7 +87,7 @@ pub struct Claim {
     pub bar: &'static str,
     /// Lowest and highest figure here.
     pub ours: (f64, f64),
-    /// Of several runs, how far the lowest or the highest figures of two of them are apart at most.
+    /// How far the lowest or the highest figures of two runs are apart at most.
     pub between_runs: f64,
     /// Whether all figures are within the bar.
     pub met: bool,

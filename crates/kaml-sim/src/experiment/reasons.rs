@@ -1,6 +1,6 @@
 //! Why the model misses a claim of a paper, computed from the board, and the parameter of the board that would meet it.
 //!
-//! Lives here:       the sums behind docs/experiments.md.
+//! Lives here:       the sums of docs/experiments.md.
 //! Lives elsewhere:  what each part takes (`controller`, `timing`), the claims (`micro`, `logs`).
 
 use crate::board::Board;

@@ -39,7 +39,7 @@ fn combined(mut outcomes: Vec<Outcome>) -> Outcome {
         let others = || outcomes.iter().map(move |outcome| &outcome.rows[at]);
         let cells = row.iter().zip(&measured).enumerate().flat_map(|(column, (cell, measured))| {
             let figures = std::iter::once(cell).chain(others().map(|row| &row[column]));
-            match spread(figures.map(Cell::figure)) {
+            match mean_and_range(figures.map(Cell::figure)) {
                 Some((mean, low, high)) if *measured => vec![mean.into(), low.into(), high.into()],
                 None if *measured => vec![cell.clone(), "".into(), "".into()],
                 _ => vec![cell.clone()],
@@ -66,7 +66,7 @@ fn combined(mut outcomes: Vec<Outcome>) -> Outcome {
 }
 
 /// Mean, lowest and highest, if all are figures.
-fn spread(figures: impl Iterator<Item = Option<f64>>) -> Option<(f64, f64, f64)> {
+fn mean_and_range(figures: impl Iterator<Item = Option<f64>>) -> Option<(f64, f64, f64)> {
     let figures: Vec<f64> = figures.collect::<Option<_>>()?;
     let (low, high) = figures.iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
     Some((figures.iter().sum::<f64>() / figures.len() as f64, low, high))
@@ -89,7 +89,7 @@ fn combine_panel(panel: &mut Panel, others: &[&Panel]) {
     for (number, series) in panel.series.iter_mut().enumerate() {
         let at = |category: usize| {
             let same = |series: &Series| series.values.get(category).copied().flatten();
-            spread(std::iter::once(same(series)).chain(others.iter().map(|panel| same(&panel.series[number]))))
+            mean_and_range(std::iter::once(same(series)).chain(others.iter().map(|panel| same(&panel.series[number]))))
         };
         let figures: Vec<Option<(f64, f64, f64)>> = (0..series.values.len()).map(at).collect();
         series.values = figures.iter().map(|figure| figure.map(|(mean, ..)| mean)).collect();

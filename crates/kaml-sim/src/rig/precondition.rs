@@ -8,7 +8,7 @@ use crate::load::{Ask, Load, Order};
 use kaml_device::StageError;
 use std::collections::BTreeSet;
 
-/// Of what the firmware takes, in percent.
+/// Percent of what the firmware takes.
 const FILLED_PERCENT: u64 = 90;
 const HOSTS: usize = 32;
 
