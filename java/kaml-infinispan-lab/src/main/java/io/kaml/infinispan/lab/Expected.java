@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 
 /**
@@ -14,8 +15,13 @@ import java.util.Set;
 final class Expected {
     private static final class Key {
         String value;
+        String how;
         final Set<String> possible = new HashSet<>();
         boolean isUncertain;
+
+        boolean canBe(String found) {
+            return Objects.equals(found, value) || possible.contains(found);
+        }
     }
 
     private final Map<String, Key> keys = new HashMap<>();
@@ -33,12 +39,25 @@ final class Expected {
         keys.get(key).isUncertain = true;
     }
 
-    synchronized void acknowledge(String key, String value) {
+    /** It has succeeded; {@code how} is for messages. */
+    synchronized void acknowledge(String key, String value, String how) {
         Key known = keys.get(key);
         known.value = value;
+        known.how = how;
         known.possible.clear();
         known.isUncertain = false;
         acknowledged += 1;
+    }
+
+    /** The keys that do not have a value which they can have. */
+    synchronized List<String> wrong(Map<String, String> found) {
+        List<String> wrong = new ArrayList<>();
+        keys.forEach((key, known) -> {
+            if (!known.canBe(found.get(key))) {
+                wrong.add(key);
+            }
+        });
+        return wrong;
     }
 
     /** Compares everything. */
@@ -49,13 +68,9 @@ final class Expected {
                 problems.add(key + " was never stored, found " + found.get(key));
             }
         }
-        keys.forEach((key, known) -> {
-            String value = found.get(key);
-            boolean matches = value == null ? known.value == null : value.equals(known.value);
-            if (!matches && !known.possible.contains(value)) {
-                problems.add(key + " was acknowledged as " + known.value + ", possible were " + known.possible + ", found " + value);
-            }
-        });
+        for (String key : wrong(found)) {
+            problems.add(key + " was acknowledged as " + keys.get(key).value + " " + keys.get(key).how + ", possible were " + keys.get(key).possible + ", found " + found.get(key));
+        }
         return problems;
     }
 

@@ -151,13 +151,11 @@ public final class Node {
                 return all.toString();
             case "values":
                 // The same of the keys k0, k1, ..., read by get.
-                StringBuilder values = new StringBuilder();
-                Cache<String, String> cache = manager.getCache(command[2]);
-                for (int i = 0; i < Integer.parseInt(command[3]); i++) {
-                    String value = cache.get("k" + i);
-                    values.append(value == null ? "" : "k" + i + "=" + value + ",");
-                }
-                return values.toString();
+                return values(manager.getCache(command[2]), Integer.parseInt(command[3]));
+            case "memory":
+                // What this node has of them in memory.
+                return values(manager.<String, String>getCache(command[2]).getAdvancedCache().withFlags(Flag.CACHE_MODE_LOCAL, Flag.SKIP_CACHE_LOAD),
+                        Integer.parseInt(command[3]));
             case "where":
                 // What this node has of a key in memory, and what in memory or its store.
                 AdvancedCache<String, String> local = manager.<String, String>getCache(command[2]).getAdvancedCache().withFlags(Flag.CACHE_MODE_LOCAL);
@@ -178,6 +176,15 @@ public final class Node {
             default:
                 throw new IllegalArgumentException("unknown command " + command[1]);
         }
+    }
+
+    private static String values(Cache<String, String> cache, int count) {
+        StringBuilder values = new StringBuilder();
+        for (int i = 0; i < count; i++) {
+            String value = cache.get("k" + i);
+            values.append(value == null ? "" : "k" + i + "=" + value + ",");
+        }
+        return values.toString();
     }
 
     private static String iterated(AdvancedCache<String, String> cache, String key) {
