@@ -1,7 +1,7 @@
 //! Leaves: sorted keys with their values, in one of three encodings.
 //!
-//! Lives here:       looking a key up, decoding and encoding, changes that leave the encoding as it is.
-//! Lives elsewhere:  what a value is (`tree`), when leaves split and merge (`writer`).
+//! Lives here:       looking a key up, encoding, changes that leave the encoding as it is.
+//! Lives elsewhere:  decoding (`decode`), what a value is (`tree`), when leaves split and merge (`writer`).
 //! May be called by: the tree, its writer, cursors and the builder.
 //!
 //! ```text
@@ -28,15 +28,15 @@ use crate::node::{Entries, HEAD_BYTES, Head, Kind, View};
 
 /// Entries of a leaf at most: what a change moves stays small.
 pub(crate) const ENTRIES_MAX: usize = 128;
-const BASE_BYTES: usize = 8;
+pub(crate) const BASE_BYTES: usize = 8;
 /// Hints of a leaf of numbers or rows: what a line has room for after head and base.
 const HINT_WORDS: usize = 5;
-const HINT_BYTES: usize = 8 * HINT_WORDS;
+pub(crate) const HINT_BYTES: usize = 8 * HINT_WORDS;
 /// The first word of the hints.
 const NUMBERS_HINTS: usize = 3;
 const ROWS_HINTS: usize = 2;
 /// Entries of a group at most.
-const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 
 /// Where the value of a key is in its leaf, in bytes; none if the key does not exist. Next to the writer the answer can be wrong; it never
 /// fails.
@@ -118,18 +118,18 @@ fn row_hint(rest: &[u8]) -> u64 {
 }
 
 #[inline]
-fn numbers_at(head: &Head) -> usize {
+pub(crate) fn numbers_at(head: &Head) -> usize {
     HEAD_BYTES + BASE_BYTES + HINT_BYTES + head.prefix_len
 }
 
 #[inline]
-fn rows_at(head: &Head) -> usize {
+pub(crate) fn rows_at(head: &Head) -> usize {
     HEAD_BYTES + HINT_BYTES + head.prefix_len
 }
 
 /// Up to eight bytes as a number.
 #[inline]
-fn number_of(bytes: &[u8]) -> u64 {
+pub(crate) fn number_of(bytes: &[u8]) -> u64 {
     match bytes.len() {
         0 => 0,
         len => key_head(bytes) >> (64 - 8 * len.min(8)),
@@ -217,69 +217,6 @@ fn find_coded(view: View<'_>, head: &Head, key: &[u8], value_bytes: usize) -> Op
         at += len + value_bytes;
     }
     None
-}
-
-/// Appends the entries of a leaf's bytes.
-pub(crate) fn decode(bytes: &[u8], value_bytes: usize, out: &mut Entries) {
-    let of = Head::of_bytes(bytes);
-    if of.kind == Kind::Numbers as u8 {
-        decode_numbers(bytes, &of, value_bytes, out);
-    } else if of.kind == Kind::Rows as u8 {
-        let prefix = &bytes[HEAD_BYTES + HINT_BYTES..rows_at(&of)];
-        for entry in bytes[rows_at(&of)..].chunks_exact(of.width + value_bytes).take(of.count) {
-            let (rest, value) = entry.split_at(of.width);
-            out.keys.push_joined(prefix, rest);
-            out.values.push(number_of(value));
-        }
-    } else {
-        decode_coded(bytes, &of, value_bytes, out);
-    }
-}
-
-fn decode_numbers(bytes: &[u8], of: &Head, value_bytes: usize, out: &mut Entries) {
-    let prefix = &bytes[HEAD_BYTES + BASE_BYTES + HINT_BYTES..numbers_at(of)];
-    let (base, tail_len) = (key_head(&bytes[HEAD_BYTES..]), of.key_len - of.prefix_len);
-    let mut at = numbers_at(of);
-    for _ in 0..of.count {
-        let number = base + (key_head(&bytes[at..]) >> (64 - 8 * of.width));
-        out.keys.push_joined(prefix, &number.to_be_bytes()[8 - tail_len..]);
-        at += of.width;
-        out.values.push(key_head(&bytes[at..]) >> (64 - 8 * value_bytes));
-        at += value_bytes;
-    }
-}
-
-fn decode_coded(bytes: &[u8], of: &Head, value_bytes: usize, out: &mut Entries) {
-    let prefix_at = HEAD_BYTES + 2 * of.groups;
-    let prefix = &bytes[prefix_at..prefix_at + of.prefix_len];
-    let (mut at, first) = (prefix_at + of.prefix_len, out.len());
-    let length = |at: &mut usize| {
-        let one = usize::from(bytes[*at]);
-        *at += 1;
-        if one < 128 {
-            return one;
-        }
-        *at += 1;
-        one & 127 | usize::from(bytes[*at - 1]) << 7
-    };
-    let mut starts = (0..of.groups)
-        .map(|group| usize::from(bytes[HEAD_BYTES + 2 * group]) << 8 | usize::from(bytes[HEAD_BYTES + 2 * group + 1]));
-    let mut next_start = starts.next();
-    while out.len() < first + of.count {
-        let is_first = next_start == Some(at);
-        let shared = if is_first { 0 } else { length(&mut at) };
-        let len = length(&mut at);
-        let rest = &bytes[at..at + len];
-        if is_first {
-            next_start = starts.next();
-            out.keys.push_joined(prefix, rest);
-        } else {
-            out.keys.push_coded(of.prefix_len + shared, rest);
-        }
-        at += len;
-        out.values.push(number_of(&bytes[at..at + value_bytes]));
-        at += value_bytes;
-    }
 }
 
 /// The leaf of some entries, in the encoding that suits them. It can be longer than a node.
@@ -469,6 +406,7 @@ pub(crate) fn image_bytes_max(head: &Head, value_bytes: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::arena::Arena;
+    use crate::decode::decode;
     use crate::node::NodeRef;
     use proptest::prelude::*;
 

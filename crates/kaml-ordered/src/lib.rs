@@ -43,6 +43,7 @@
 //! | `node`     | references, loads, decoded keys                                         |
 //! | `hints`    | naming the entries among which a key is                                 |
 //! | `leaf`     | the encodings of leaves                                                 |
+//! | `decode`   | the entries of a leaf, all or a part of them                            |
 //! | `inner`    | inner nodes                                                             |
 //! | `tree`     | reading                                                                 |
 //! | `writer`   | changing                                                                |
@@ -55,6 +56,7 @@
 mod arena;
 mod blocks;
 mod build;
+mod decode;
 mod hints;
 mod image;
 mod inner;

@@ -333,6 +333,13 @@ impl Entries {
         self.values.clear();
     }
 
+    /// Makes room for entries with so many bytes of keys.
+    pub(crate) fn reserve(&mut self, count: usize, key_bytes: usize) {
+        self.keys.bytes.reserve(key_bytes);
+        self.keys.ends.reserve(count);
+        self.values.reserve(count);
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, key: &[u8], value: u64) {
         self.keys.push(key);

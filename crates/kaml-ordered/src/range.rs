@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use kaml_index::Slot;
 
+use crate::decode::{self, Part};
 use crate::inner::Wanted;
+use crate::leaf::ENTRIES_MAX;
 use crate::node::Entries;
 use crate::tree::{Fences, Tree};
 
@@ -31,6 +33,8 @@ pub struct Range {
     lower: KeyBound,
     upper: KeyBound,
     was_back: bool,
+    /// Entries of a leaf that are decoded at a time, at least; the others are read again when they are wanted.
+    page: usize,
     fences: Fences,
     bytes: Vec<u8>,
 }
@@ -95,6 +99,7 @@ impl Range {
             lower,
             upper,
             was_back: false,
+            page: usize::MAX,
             fences: Fences::default(),
             bytes: vec![],
         };
@@ -102,6 +107,24 @@ impl Range {
             (range.front.is_finished, range.back.is_finished) = (true, true);
         }
         range
+    }
+
+    /// For a caller that takes no more than about so many entries: the rest of their leaves is not decoded.
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml_ordered::{OrderedLayout, OrderedWriter, Slot};
+    ///
+    /// let mut index = OrderedWriter::new(OrderedLayout { addr_bits: 33 });
+    /// for key in 0..1000u64 {
+    ///     index.insert(&key.to_be_bytes(), Slot { at: key, len: kaml_ordered::LenCode::NONE }).unwrap();
+    /// }
+    /// let mut above = index.range::<[u8]>(&500u64.to_be_bytes()[..]..).in_pages_of(1);
+    /// assert_eq!(above.next_entry().map(|(key, _)| key.to_vec()), Some(500u64.to_be_bytes().to_vec()));
+    /// ```
+    pub fn in_pages_of(mut self, count: usize) -> Range {
+        self.page = count.max(1);
+        self
     }
 
     fn is_inverted(&self) -> bool {
@@ -186,17 +209,40 @@ impl Range {
             Bound::Unbounded => Wanted::Key(&[]),
             Bound::Included(key) | Bound::Excluded(key) => Wanted::Key(key),
         };
-        let entries = &mut self.front.entries;
-        let is_there = self.tree.read_leaf(wanted, &mut self.bytes, entries, &mut self.fences);
+        let is_there = self.tree.copy_leaf(wanted, &mut self.bytes, &mut self.fences);
+        let mut entries = std::mem::take(&mut self.front.entries);
         self.front.has_returned = false;
-        self.front.start = start_of(&self.front.entries, as_slice(&self.lower));
-        self.front.end = end_of(&self.front.entries, self.ceiling()).max(self.front.start);
-        let goes_on = is_there && self.fences.has_upper && can_hold(self.ceiling(), &self.fences.upper);
+        let is_cut = self.decode(is_there, false, &mut entries);
+        self.front.start = start_of(&entries, as_slice(&self.lower));
+        self.front.end = end_of(&entries, self.ceiling()).max(self.front.start);
+        let next = match is_cut {
+            true => entries.keys.last().map(|last| Bound::Excluded(last.to_vec())),
+            false => self.fences.has_upper.then(|| Bound::Included(self.fences.upper.clone())),
+        };
+        let goes_on = matches!(&next, Some(Bound::Included(key) | Bound::Excluded(key)) if is_there && can_hold(self.ceiling(), key));
         self.front.is_finished = !goes_on;
-        if goes_on {
-            self.lower = Bound::Included(self.fences.upper.clone());
+        self.front.entries = entries;
+        if let Some(next) = next.filter(|_| goes_on) {
+            self.lower = next;
         }
         is_there
+    }
+
+    /// Decodes what is wanted of the leaf that was copied; whether there is more of it in the range.
+    fn decode(&self, is_there: bool, is_back: bool, entries: &mut Entries) -> bool {
+        entries.clear();
+        let (bytes, value_bytes) = (&self.bytes, self.tree.value_bytes);
+        if is_there && self.page < ENTRIES_MAX {
+            let bounds = match is_back {
+                true => (self.floor(), as_slice(&self.upper)),
+                false => (as_slice(&self.lower), self.ceiling()),
+            };
+            return decode::decode_part(bytes, value_bytes, &Part { bounds, limit: self.page, is_back }, entries);
+        }
+        if is_there {
+            decode::decode(bytes, value_bytes, entries);
+        }
+        false
     }
 
     /// Reads the next leaf at the back; false if there is none.
@@ -209,21 +255,25 @@ impl Range {
             Bound::Included(key) => Wanted::Key(key),
             Bound::Excluded(key) => Wanted::Below(key),
         };
-        let entries = &mut self.back.entries;
-        let is_there = self.tree.read_leaf(wanted, &mut self.bytes, entries, &mut self.fences);
+        let is_there = self.tree.copy_leaf(wanted, &mut self.bytes, &mut self.fences);
+        let mut entries = std::mem::take(&mut self.back.entries);
         self.back.has_returned = false;
-        self.back.end = end_of(&self.back.entries, as_slice(&self.upper));
-        self.back.start = start_of(&self.back.entries, self.floor()).min(self.back.end);
-        let lower = self.floor();
-        let goes_on = is_there
-            && self.fences.has_lower
-            && match lower {
-                Bound::Unbounded => true,
-                Bound::Included(key) | Bound::Excluded(key) => key < self.fences.lower.as_slice(),
-            };
-        self.back.is_finished = !goes_on;
-        if goes_on {
-            self.upper = Bound::Excluded(self.fences.lower.clone());
+        let is_cut = self.decode(is_there, true, &mut entries);
+        self.back.end = end_of(&entries, as_slice(&self.upper));
+        self.back.start = start_of(&entries, self.floor()).min(self.back.end);
+        let next = match is_cut {
+            true => (entries.len() > 0).then(|| entries.key(0).to_vec()),
+            false => self.fences.has_lower.then(|| self.fences.lower.clone()),
+        };
+        let is_above = |key: &Vec<u8>| match self.floor() {
+            Bound::Unbounded => true,
+            Bound::Included(floor) | Bound::Excluded(floor) => floor < key.as_slice(),
+        };
+        let next = next.filter(|key| is_there && is_above(key));
+        self.back.is_finished = next.is_none();
+        self.back.entries = entries;
+        if let Some(next) = next {
+            self.upper = Bound::Excluded(next);
         }
         is_there
     }

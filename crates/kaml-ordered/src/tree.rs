@@ -17,6 +17,7 @@ use std::thread;
 use kaml_index::{LenCode, Slot};
 
 use crate::arena::Arena;
+use crate::decode;
 use crate::inner::{Inner, Wanted};
 use crate::leaf;
 use crate::node::{Entries, Head, NodeRef, View};
@@ -220,16 +221,21 @@ impl Tree {
         out: &mut Entries,
         fences: &mut Fences,
     ) -> bool {
+        out.clear();
+        let is_there = self.copy_leaf(wanted, bytes, fences);
+        if is_there {
+            decode::decode(bytes, self.value_bytes, out);
+        }
+        is_there
+    }
+
+    /// Copies the leaf where such a key would be.
+    pub(crate) fn copy_leaf(&self, wanted: Wanted<'_>, bytes: &mut Vec<u8>, fences: &mut Fences) -> bool {
         let mut patience = Patience(0);
         loop {
-            out.clear();
             bytes.clear();
             match self.try_copy_leaf(wanted, bytes, fences) {
-                Ok(false) => return false,
-                Ok(true) => {
-                    leaf::decode(bytes, self.value_bytes, out);
-                    return true;
-                }
+                Ok(is_there) => return is_there,
                 Err(Again) => patience.wait(),
             }
         }

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::arena::LINE_BYTES;
 use crate::blocks::Blocks;
+use crate::decode::decode;
 use crate::inner::{Children, Inner, Wanted};
 use crate::key::separator;
 use crate::leaf::{self, ENTRIES_MAX, image_bytes_max};
@@ -174,7 +175,7 @@ impl Owner {
         let mut bytes = std::mem::take(&mut self.bytes);
         let view = self.view(node);
         view.copy(view.head().used, &mut bytes);
-        leaf::decode(&bytes, self.tree.value_bytes, entries);
+        decode(&bytes, self.tree.value_bytes, entries);
         self.bytes = bytes;
     }
 

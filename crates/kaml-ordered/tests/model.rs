@@ -78,33 +78,36 @@ fn as_refs(bounds: &Bounds) -> (Bound<&Vec<u8>>, Bound<&Vec<u8>>) {
     (bounds.0.as_ref(), bounds.1.as_ref())
 }
 
-/// A range in both directions, and from both ends by turns.
+/// A range in both directions, and from both ends by turns, read by whole leaves and by parts of them.
 fn check_range(index: &OrderedWriter, model: &Model, bounds: &Bounds, turns: u8) -> Result<(), TestCaseError> {
     let wanted = in_range(model, bounds);
-    let forward: Vec<_> = index.range::<Vec<u8>>(as_refs(bounds)).map(owned).collect();
-    prop_assert_eq!(&forward, &wanted);
-    let mut backward: Vec<_> = index.range::<Vec<u8>>(as_refs(bounds)).rev().map(owned).collect();
-    backward.reverse();
-    prop_assert_eq!(&backward, &wanted);
-    let (mut both, mut front, mut back, mut i) = (index.range::<Vec<u8>>(as_refs(bounds)), vec![], vec![], 0u32);
-    loop {
-        let from_front = (turns.rotate_left(i / 3)) & 1 == 0;
-        let next = if from_front { both.next() } else { both.next_back() };
-        i += 1;
-        match next.map(owned) {
-            Some(entry) => {
-                if from_front {
-                    front.push(entry)
-                } else {
-                    back.push(entry)
+    for page in [usize::MAX, 1, 2 + usize::from(turns % 40)] {
+        let range = || index.range::<Vec<u8>>(as_refs(bounds)).in_pages_of(page);
+        let forward: Vec<_> = range().map(owned).collect();
+        prop_assert_eq!(&forward, &wanted);
+        let mut backward: Vec<_> = range().rev().map(owned).collect();
+        backward.reverse();
+        prop_assert_eq!(&backward, &wanted);
+        let (mut both, mut front, mut back, mut i) = (range(), vec![], vec![], 0u32);
+        loop {
+            let from_front = (turns.rotate_left(i / 3)) & 1 == 0;
+            let next = if from_front { both.next() } else { both.next_back() };
+            i += 1;
+            match next.map(owned) {
+                Some(entry) => {
+                    if from_front {
+                        front.push(entry)
+                    } else {
+                        back.push(entry)
+                    }
                 }
+                None => break,
             }
-            None => break,
         }
+        front.extend(back.into_iter().rev());
+        prop_assert_eq!(&front, &wanted);
+        prop_assert!(both.next().is_none() && both.next_back().is_none());
     }
-    front.extend(back.into_iter().rev());
-    prop_assert_eq!(&front, &wanted);
-    prop_assert!(both.next().is_none() && both.next_back().is_none());
     prop_assert_eq!(index.count::<Vec<u8>>(as_refs(bounds)), wanted.len() as u64);
     let estimate = index.estimate::<Vec<u8>>(as_refs(bounds));
     prop_assert!(estimate <= index.len());

@@ -281,7 +281,7 @@ impl Device {
         reverse: bool,
         count: usize,
     ) -> Result<Vec<KeyBuf>, Error> {
-        let mut range = self.ordered_index(namespace)?.range::<[u8]>((lower, upper));
+        let mut range = self.ordered_index(namespace)?.range::<[u8]>((lower, upper)).in_pages_of(count);
         let mut keys = Vec::with_capacity(count.min(PAGE_KEYS_MAX));
         while keys.len() < count {
             let entry = if reverse { range.next_entry_back() } else { range.next_entry() };

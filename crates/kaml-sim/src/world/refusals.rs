@@ -6,7 +6,7 @@
 use super::{End, World};
 use crate::check::{self, Violation};
 use crate::host::{Command, Put};
-use kaml_device::{DIRECT_BYTES, Error};
+use kaml_device::Error;
 
 impl World {
     /// A device that is full counts what lies in its blocks, and large values that have places and whose Puts are not committed.
@@ -14,8 +14,10 @@ impl World {
         let Error::Full { live_bytes, .. } = error else { return Ok(()) };
         let put = |command: &'a Command| if let Command::Put(put) = command { Some(put) } else { None };
         let waiting = self.waiting.iter().filter_map(put);
-        let staged = self.model.unanswered.iter().flat_map(|(_, changes)| changes.values().flatten());
-        let large = staged.map(|value| u64::from(value.len)).filter(|len| *len >= DIRECT_BYTES as u64);
+        let staged = self.model.unanswered.iter().flat_map(|(_, changes)| changes);
+        let stored = staged.filter_map(|((space, _), value)| Some((*space, value.as_ref()?.len)));
+        let reader = self.core.reader();
+        let large = stored.filter(|(space, len)| reader.places_first(*space, *len as usize)).map(|(_, len)| len.into());
         // Places are somewhat longer than values.
         let known = self.core.stats().live_bytes + 2 * waiting.map(Put::placed_bytes).chain(large).sum::<u64>();
         let what = || format!("full with {live_bytes} bytes, of which {known} at most are anywhere");

@@ -409,12 +409,6 @@ impl Transaction for KamlTransaction<'_> {
     fn scan(&mut self, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
         self.engine.ordered(scan)?;
         let namespace = self.namespace(scan.table);
-        if scan.for_update {
-            // Ranges lock with others. Two transactions that have done so cannot both change the records.
-            for key in self.engine.keys(scan)?.take(scan.limit) {
-                self.txn.read_for_update(namespace, key?).map_err(stop)?;
-            }
-        }
         show(range(&mut self.txn, namespace, scan).map_err(stop)?, each)
     }
 
@@ -430,7 +424,11 @@ fn range(
     scan: Scan,
 ) -> Result<Vec<(KeyBuf, store::Value)>, kaml::Error> {
     let keys = scan.first..=scan.last;
-    if scan.reverse { txn.range_back(namespace, keys, scan.limit) } else { txn.range(namespace, keys, scan.limit) }
+    match (scan.reverse, scan.for_update) {
+        (true, _) => txn.range_back(namespace, keys, scan.limit),
+        (false, true) => txn.range_for_update(namespace, keys, scan.limit),
+        (false, false) => txn.range(namespace, keys, scan.limit),
+    }
 }
 
 fn show(found: Vec<(KeyBuf, store::Value)>, each: &mut Each<'_>) -> Result<usize, Stop> {

@@ -29,7 +29,7 @@ use super::locks::Mode;
 use super::txn::Transaction;
 use super::value::Value;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
-use crate::{Error, Key, KeyBuf, KeyRef, NamespaceId};
+use crate::{Error, KEY_BYTES_MAX, Key, KeyBuf, KeyRef, NamespaceId};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::{Bound, RangeBounds};
@@ -191,21 +191,8 @@ impl Ranges {
         reverse: bool,
         count: usize,
     ) -> Result<Vec<KeyBuf>, Error> {
-        let is_within = |key: &&KeyBuf| (lower, upper).contains(key.as_bytes());
-        let from = KeyBuf::new(match lower {
-            Bound::Included(key) | Bound::Excluded(key) if !key.is_empty() => key,
-            _ => &[0],
-        });
-        // Before the index is read: it has by then what is pending no more.
-        let mut keys: Vec<KeyBuf> = match (self.pending(), from) {
-            (pending, Ok(from)) if !pending.keys.is_empty() => {
-                let is_below = |key: &KeyBuf| (Bound::Unbounded, upper).contains(key.as_bytes());
-                let others = pending.keys.range((namespace, from)..).map(|(of, _)| of);
-                let others = others.take_while(|(of, key)| *of == namespace && is_below(key));
-                others.map(|(_, key)| key).filter(is_within).cloned().collect()
-            }
-            _ => Vec::new(),
-        };
+        // Before the index is read: it has by then what is pending no more. Of both, the first ones are enough.
+        let mut keys = self.pending_keys(namespace, (lower, upper), reverse, count);
         let indexed = self.backing.ordered_keys(namespace, lower, upper, reverse, count)?;
         if keys.is_empty() {
             return Ok(indexed);
@@ -218,6 +205,35 @@ impl Ranges {
         }
         keys.truncate(count);
         Ok(keys)
+    }
+
+    /// The next pending keys of the namespace within bounds.
+    fn pending_keys(
+        &self,
+        namespace: NamespaceId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        reverse: bool,
+        count: usize,
+    ) -> Vec<KeyBuf> {
+        let pending = self.pending();
+        if pending.keys.is_empty() {
+            return Vec::new();
+        }
+        let from = match bounds.0 {
+            Bound::Included(key) | Bound::Excluded(key) if !key.is_empty() => &key[..key.len().min(KEY_BYTES_MAX)],
+            _ => &[0],
+        };
+        let Ok(from) = KeyBuf::new(from) else { return Vec::new() };
+        let is_below = |key: &KeyBuf| (Bound::Unbounded, bounds.1).contains(key.as_bytes());
+        let others = pending.keys.range((namespace, from)..).map(|(of, _)| of);
+        let others = others.take_while(|(of, key)| *of == namespace && is_below(key)).map(|(_, key)| key);
+        let mut within = others.filter(|key| bounds.contains(key.as_bytes()));
+        if !reverse {
+            return within.by_ref().take(count).cloned().collect();
+        }
+        // The last ones, of which there are few.
+        let all: Vec<&KeyBuf> = within.collect();
+        all.into_iter().rev().take(count).cloned().collect()
     }
 
     fn page(&self, namespace: NamespaceId, bounds: &Bounds, reverse: bool, count: usize) -> Result<Vec<KeyBuf>, Error> {
@@ -274,7 +290,41 @@ impl Transaction {
         range: impl RangeBounds<K>,
         limit: usize,
     ) -> Result<Vec<(KeyBuf, Value)>, Error> {
-        self.scan(namespace, owned(range), false, limit)
+        self.scan(namespace, owned(range), Mode::Shared, false, limit)
+    }
+
+    /// As [`Transaction::range`], of records that are going to be changed, so nobody else reads them for that.
+    ///
+    /// # Errors
+    /// As [`Transaction::range`].
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml::store::{Store, StoreOptions};
+    /// use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
+    ///
+    /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+    /// let jobs = device.create_namespace("jobs", &NamespaceOptions::records(KeyKind::Ordered))?;
+    /// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+    /// store.put(jobs, "2026-11-30 07:00 mail", b"to ada")?;
+    /// // The oldest job. Two workers never take the same one.
+    /// let job = store.run(|txn| {
+    ///     let job = txn.range_for_update::<&str>(jobs, .., 1)?.pop();
+    ///     if let Some((key, _)) = &job {
+    ///         txn.delete(jobs, key)?;
+    ///     }
+    ///     Ok(job.map(|(key, _)| key.to_string()))
+    /// })?;
+    /// assert_eq!(job.as_deref(), Some("2026-11-30 07:00 mail"));
+    /// # Ok::<(), kaml::Error>(())
+    /// ```
+    pub fn range_for_update<'k, K: Into<KeyRef<'k>> + Clone>(
+        &mut self,
+        namespace: NamespaceId,
+        range: impl RangeBounds<K>,
+        limit: usize,
+    ) -> Result<Vec<(KeyBuf, Value)>, Error> {
+        self.scan(namespace, owned(range), Mode::Exclusive, false, limit)
     }
 
     /// As [`Transaction::range`], from the end of the range downwards.
@@ -287,13 +337,14 @@ impl Transaction {
         range: impl RangeBounds<K>,
         limit: usize,
     ) -> Result<Vec<(KeyBuf, Value)>, Error> {
-        self.scan(namespace, owned(range), true, limit)
+        self.scan(namespace, owned(range), Mode::Shared, true, limit)
     }
 
     fn scan(
         &mut self,
         namespace: NamespaceId,
         mut bounds: Bounds,
+        mode: Mode,
         reverse: bool,
         limit: usize,
     ) -> Result<Vec<(KeyBuf, Value)>, Error> {
@@ -335,7 +386,7 @@ impl Transaction {
             loop {
                 locked.clear();
                 for key in &page {
-                    locked.push(self.touch(namespace, key.into(), Mode::Shared)?);
+                    locked.push(self.touch(namespace, key.into(), mode)?);
                 }
                 if page.len() < count && !reverse {
                     self.lock_above(namespace, &bounds.1)?; // downwards each key guards the gap below it
@@ -425,7 +476,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(KeyBuf, Value)>, Error> {
         let bounds = owned(range);
-        self.run(|txn| txn.scan(namespace, bounds.clone(), false, limit))
+        self.run(|txn| txn.scan(namespace, bounds.clone(), Mode::Shared, false, limit))
     }
 }
 
