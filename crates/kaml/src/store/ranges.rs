@@ -306,7 +306,7 @@ impl Transaction {
     /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
     /// let jobs = device.create_namespace("jobs", &NamespaceOptions::records(KeyKind::Ordered))?;
     /// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
-    /// store.put(jobs, "2026-11-30 07:00 mail", b"to ada")?;
+    /// store.put(jobs, "0001-mail", b"to ada")?;
     /// // The oldest job. Two workers never take the same one.
     /// let job = store.run(|txn| {
     ///     let job = txn.range_for_update::<&str>(jobs, .., 1)?.pop();
@@ -315,7 +315,7 @@ impl Transaction {
     ///     }
     ///     Ok(job.map(|(key, _)| key.to_string()))
     /// })?;
-    /// assert_eq!(job.as_deref(), Some("2026-11-30 07:00 mail"));
+    /// assert_eq!(job.as_deref(), Some("0001-mail"));
     /// # Ok::<(), kaml::Error>(())
     /// ```
     pub fn range_for_update<'k, K: Into<KeyRef<'k>> + Clone>(

@@ -49,6 +49,29 @@ fn numbers(found: Vec<(KeyBuf, kaml::store::Value)>) -> Vec<(u64, Vec<u8>)> {
     found.into_iter().map(|(key, value)| (number_of(&key), value.to_vec())).collect()
 }
 
+/// Goal:   a range that is read for update is nobody else's to read for update or to change, and is shown as any other.
+/// Method: one transaction holds it, others that wait for a short time only try; afterwards they succeed.
+#[test]
+fn ranges_for_update_are_held() {
+    let lock_timeout = Duration::from_millis(100);
+    let (store, namespace) = opened(StoreOptions { lock_timeout, ..StoreOptions::new(2 << 20) });
+    for key in 0..40 {
+        store.put(namespace, &integer(key), &[key as u8]).unwrap();
+    }
+    let mut first = store.begin().unwrap();
+    let oldest = first.range_for_update::<u64>(namespace, .., 3).unwrap();
+    assert_eq!(numbers(oldest), [(0, vec![0]), (1, vec![1]), (2, vec![2])]);
+    let is_refused = |result: Result<(), Error>| matches!(result, Err(Error::LockTimeout { .. }));
+    assert!(is_refused(store.begin().unwrap().range_for_update::<u64>(namespace, 2.., 1).map(drop)));
+    assert!(is_refused(store.put(namespace, &integer(1), b"other")));
+    let above = store.begin().unwrap().range_for_update::<u64>(namespace, 5.., 2).unwrap();
+    assert_eq!(numbers(above), [(5, vec![5]), (6, vec![6])]);
+    first.delete(namespace, &integer(0)).unwrap();
+    first.commit().unwrap();
+    let oldest = store.begin().unwrap().range_for_update::<u64>(namespace, .., 1).unwrap();
+    assert_eq!(numbers(oldest), [(1, vec![1])]);
+}
+
 /// Goal:   a range is that of a sorted map, with what the transaction has put, changed and deleted itself, in both directions and up to a limit.
 /// Method: random changes and ranges in one transaction after the other, some of which abort, against a model; a cache that is too small.
 #[test]
