@@ -45,7 +45,7 @@ from ._errors import (
 )
 from ._native import Key, version
 from ._records import Records
-from ._snapshot import Compression, DeviceSnapshot, KeyKind, Namespace
+from ._snapshot import Compression, DeviceSnapshot, IndexPlace, KeyKind, Namespace
 from ._store import Store, Transaction, WriteMode
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "KeyKind",
     "Latency",
     "Limits",
+    "IndexPlace",
     "MergePolicy",
     "MergeReport",
     "Namespace",

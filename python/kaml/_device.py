@@ -12,7 +12,7 @@ from ._changes import BackupReport, Changes, seconds
 from ._errors import Error, Status
 from ._native import CONSTANTS, Buffer, Key, call
 from ._records import Records
-from ._snapshot import Compression, DeviceSnapshot, KeyKind, Namespace
+from ._snapshot import Compression, DeviceSnapshot, IndexPlace, KeyKind, Namespace
 from ._walk import listed, namespace_infos, walked
 
 #: After how long a record expires: seconds, ``math.inf`` for never, or none for the time to live of its namespace.
@@ -518,11 +518,12 @@ class Device(native.Owner):
         compression: Compression = Compression.NONE,
         *,
         expires_in: ExpiresIn = None,
+        index: IndexPlace = IndexPlace.MEMORY,
     ) -> Namespace:
         """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
         returns. Without ``merge_when_low`` no version is ever dropped by itself. Values of records without versions are
         stored with ``compression`` where that saves room; a read returns them as they were put. Records expire ``expires_in`` seconds after they are put,
-        unless a put requests something else.
+        unless a put requests something else. ``index`` is for namespaces with more keys than memory has room for.
 
         >>> with Device.in_memory(64 << 20) as device:
         ...     pages = device.create_namespace("pages", compression=Compression.ZSTD)
@@ -535,6 +536,7 @@ class Device(native.Owner):
             struct_size=ctypes.sizeof(native.NamespaceOptions),
             keys=keys,
             versioned=versioned,
+            index_place=index,
             version_buffer_bytes=version_buffer_bytes,
             merge_when_low=merge_when_low is not None,
             keep_last=policy.keep_last,
@@ -557,16 +559,17 @@ class Device(native.Owner):
         compression: Compression = Compression.NONE,
         *,
         expires_in: ExpiresIn = None,
+        index: IndexPlace = IndexPlace.MEMORY,
     ) -> Namespace:
         """Finds a namespace by its name, or creates it with these options, as :meth:`create_namespace` does. One that exists
         keeps its options; ``BAD_ARGUMENT`` if it takes other keys than ``keys``, or if ``versioned`` differs."""
         while True:
             for info in self._namespace_infos():
                 if info.name.decode() == name:
-                    return _as_requested(info, keys, versioned)
+                    return _as_requested(info, keys, versioned or index == IndexPlace.FLASH)
             try:
                 what = keys, versioned, version_buffer_bytes, merge_when_low, compression
-                return self.create_namespace(name, *what, expires_in=expires_in)
+                return self.create_namespace(name, *what, expires_in=expires_in, index=index)
             except Error as failure:
                 if failure.status != Status.NAMESPACE_EXISTS:
                     raise  # else another thread was quicker

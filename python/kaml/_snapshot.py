@@ -25,6 +25,15 @@ class KeyKind(enum.IntEnum):
     ORDERED = CONSTANTS["KAML_KEYS_ORDERED"]
 
 
+class IndexPlace(enum.IntEnum):
+    """Where the index of a namespace is."""
+
+    #: Every key with its address in memory, 10 to 30 bytes for each.
+    MEMORY = CONSTANTS["KAML_INDEX_MEMORY"]
+    #: About two bytes of memory for each stored record. For keys of at most 16 bytes; without order, expiry, compression and counters.
+    FLASH = CONSTANTS["KAML_INDEX_FLASH"]
+
+
 class Compression(enum.IntEnum):
     """How the values of a namespace are stored, where that saves room."""
 

@@ -30,6 +30,20 @@ class Namespaces(unittest.TestCase):
         self.assertEqual(self.device.ensure_namespace("pages", KeyKind.ORDERED), first)
         self.assertEqual(self.device.namespaces(), [first])
 
+    def test_an_index_on_flash_takes_what_one_in_memory_takes(self):
+        articles = self.device.ensure_namespace("articles", KeyKind.U64, index=kaml.IndexPlace.FLASH)
+        self.assertEqual(self.device.ensure_namespace("articles", KeyKind.U64, index=kaml.IndexPlace.FLASH), articles)
+        for value in (b"first", b"second"):
+            self.device.put(articles, 7, value)
+        self.device.put(articles, 8, b"other")
+        self.device.delete(articles, 8)
+        self.assertEqual(self.device.get(articles, 7), b"second")
+        self.assertIsNone(self.device.get(articles, 8))
+        for options in ({"keys": KeyKind.ORDERED}, {"versioned": True}, {"expires_in": 5.0}):
+            with self.assertRaises(kaml.Error) as caught:
+                self.device.create_namespace("refused", index=kaml.IndexPlace.FLASH, **options)
+            self.assertEqual(caught.exception.status, Status.BAD_ARGUMENT)
+
     def test_another_kind_is_refused_with_both_kinds_named(self):
         self.device.ensure_namespace("pages", KeyKind.ORDERED)
         for options in ({}, {"keys": KeyKind.ANY}, {"keys": KeyKind.ORDERED, "versioned": True}):

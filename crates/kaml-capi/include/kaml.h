@@ -55,6 +55,12 @@
 // What is durable survives the end of the process, but not the loss of power; much faster.
 #define KAML_DURABLE_PROCESS 2
 
+// Every key with its address in memory, 10 to 30 bytes for each.
+#define KAML_INDEX_MEMORY 0
+
+// About two bytes of memory for each stored record. For keys of at most 16 bytes; without order, times to live, compression and counters.
+#define KAML_INDEX_FLASH 1
+
 // Keys of 1 to 16 bytes.
 #define KAML_KEYS_BYTES 0
 
@@ -304,8 +310,8 @@ typedef struct kaml_namespace_options {
     const uint32_t *logs;
     // 1: it keeps every version of every record.
     uint32_t versioned;
-    // 0.
-    uint32_t reserved_versioned;
+    // `KAML_INDEX_...`: where its index is. Not of a versioned namespace.
+    uint32_t index_place;
     // Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
     uint64_t version_buffer_bytes;
     // For a versioned namespace: 1: old versions are dropped when space runs low, except those that the fields below keep
@@ -334,7 +340,7 @@ typedef struct kaml_namespace_info {
     kaml_namespace_id namespace_id;
     // `KAML_KEYS_...`.
     uint32_t keys;
-    // 1: it keeps every version of every record.
+    // 1: it keeps every version of every record, or has its index on flash.
     uint32_t versioned;
     // 1: it holds logical blocks, not records.
     uint32_t blocks;

@@ -45,7 +45,7 @@ pub struct kaml_namespace_info {
     pub namespace_id: kaml_namespace_id,
     /// `KAML_KEYS_...`.
     pub keys: u32,
-    /// 1: it keeps every version of every record.
+    /// 1: it keeps every version of every record, or has its index on flash.
     pub versioned: u32,
     /// 1: it holds logical blocks, not records.
     pub blocks: u32,

@@ -8,8 +8,8 @@ use crate::arguments;
 use crate::failure::Failure;
 use kaml::store::{StoreOptions, WriteMode};
 use kaml::{
-    Compression, CreateOptions, Durability, KeyKind, MergePolicy, NamespaceKind, NamespaceOptions, OpenOptions,
-    VersionOptions,
+    Compression, CreateOptions, Durability, IndexPlace, KeyKind, MergePolicy, NamespaceKind, NamespaceOptions,
+    OpenOptions, VersionOptions,
 };
 use std::time::Duration;
 
@@ -19,6 +19,11 @@ pub const KAML_DURABLE_DEFAULT: u32 = 0;
 pub const KAML_DURABLE_POWER: u32 = 1;
 /// What is durable survives the end of the process, but not the loss of power; much faster.
 pub const KAML_DURABLE_PROCESS: u32 = 2;
+
+/// Every key with its address in memory, 10 to 30 bytes for each.
+pub const KAML_INDEX_MEMORY: u32 = 0;
+/// About two bytes of memory for each stored record. For keys of at most 16 bytes; without order, times to live, compression and counters.
+pub const KAML_INDEX_FLASH: u32 = 1;
 
 /// Keys of 1 to 16 bytes.
 pub const KAML_KEYS_BYTES: u32 = 0;
@@ -98,8 +103,8 @@ pub struct kaml_namespace_options {
     pub logs: *const u32,
     /// 1: it keeps every version of every record.
     pub versioned: u32,
-    /// 0.
-    pub reserved_versioned: u32,
+    /// `KAML_INDEX_...`: where its index is. Not of a versioned namespace.
+    pub index_place: u32,
     /// Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
     pub version_buffer_bytes: u64,
     /// For a versioned namespace: 1: old versions are dropped when space runs low, except those that the fields below keep
@@ -218,9 +223,6 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
         KAML_KEYS_ORDERED => KeyKind::Ordered,
         other => return Err(Failure::argument(format!("keys: {other} is not one of KAML_KEYS_..."))),
     };
-    if given.reserved_versioned != 0 {
-        return Err(Failure::argument("namespace options: reserved_versioned is not 0"));
-    }
     let compression = match given.compression {
         KAML_COMPRESSION_NONE => Compression::None,
         KAML_COMPRESSION_LZ4 => Compression::Lz4,
@@ -236,6 +238,11 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
     }
     let kind = versions.map_or(NamespaceKind::Records(keys), |versions| NamespaceKind::Versions(keys, versions));
     let options = NamespaceOptions::new(kind).with_logs(logs).with_compression(compression);
+    let options = match given.index_place {
+        KAML_INDEX_MEMORY => options,
+        KAML_INDEX_FLASH => options.with_index(IndexPlace::Flash),
+        other => return Err(Failure::argument(format!("index_place: {other} is not one of KAML_INDEX_..."))),
+    };
     Ok(match given.time_to_live_ms {
         0 => options,
         ms => options.with_ttl(Duration::from_millis(ms)),
@@ -244,7 +251,8 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
 
 fn versions(given: &kaml_namespace_options) -> Result<VersionOptions, Failure> {
     let keep_internal = flag(given.keep_internal, "keep_internal")?;
-    let policy = MergePolicy { keep_last: given.keep_last, keep_for_ns: given.keep_for_ns, keep_internal };
+    let (keep_last, keep_for_ns) = (given.keep_last, given.keep_for_ns);
+    let policy = MergePolicy { keep_last, keep_for_ns, keep_internal, ..MergePolicy::default() };
     let merge_when_low = flag(given.merge_when_low, "merge_when_low")?.then_some(policy);
     if merge_when_low.is_none() && policy != MergePolicy::default() {
         return Err(Failure::argument("keep_last, keep_for_ns and keep_internal: only with merge_when_low"));

@@ -119,7 +119,7 @@ pub enum Error {
     #[error(transparent)]
     Versions(#[from] kaml_versions::Error),
     /// Attributes that no versioned namespace can have on this device.
-    #[error("invalid options for a versioned namespace: {0}")]
+    #[error("invalid options of a namespace: {0}")]
     BadVersionOptions(String),
     /// Attributes that no block namespace can have.
     #[error("invalid options for a block namespace: {why}")]
@@ -268,7 +268,9 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotForVersions {
     /// A read that does not state which version.
-    #[error("namespace {0} keeps versions, for which there is no such command")]
+    #[error(
+        "namespace {0} keeps versions or has its index on flash; this command is for records with their index in memory"
+    )]
     Command(u32),
     /// A condition where no version is read.
     #[error("namespace {namespace} keeps versions: whether key {key} is {} cannot be determined in a batch or a queue",
@@ -282,7 +284,9 @@ pub enum NotForVersions {
         present: bool,
     },
     /// A record with a time at which it expires.
-    #[error("namespace {0} keeps versions, which do not expire one by one (merge it with a retention time instead)")]
+    #[error(
+        "namespace {0} keeps versions or has its index on flash, so its records do not expire one by one (merge it with a retention time, or use a namespace with its index in memory)"
+    )]
     Expiry(u32),
 }
 

@@ -11,6 +11,7 @@ use crate::format::part_list::list_bytes;
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::index::{IndexReader, IndexWriter};
 use crate::index_image::ImageUse;
+use crate::index_place::IndexPlace;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::packing::{AnyPacking, Compressed, Packing};
 use crate::superseded::Superseded;
@@ -78,12 +79,15 @@ pub struct NamespaceOptions {
     pub default_ttl_ms: Option<NonZeroU64>,
     /// How values are stored. Only of records without versions.
     pub compression: Compression,
+    /// Where its index is. Only of records without versions.
+    pub index: IndexPlace,
 }
 
 impl NamespaceOptions {
     /// Options of a namespace of this kind, in all logs.
     pub fn new(kind: NamespaceKind) -> NamespaceOptions {
-        NamespaceOptions { kind, logs: Vec::new(), default_ttl_ms: None, compression: Compression::None }
+        let (compression, index) = (Compression::None, IndexPlace::Memory);
+        NamespaceOptions { kind, logs: Vec::new(), default_ttl_ms: None, compression, index }
     }
 
     /// Of records under such keys.

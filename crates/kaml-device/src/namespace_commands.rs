@@ -14,6 +14,7 @@ use crate::layout::Layout;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, count_chunks};
 use crate::packing::values::check_compression;
 use crate::superseded::Superseded;
+use crate::versioned::merge_policy::MergePolicy;
 use crate::versioned::state::Versioned;
 use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
 use kaml_versions::Versions;
@@ -85,6 +86,7 @@ impl Core {
         seed: Option<u64>,
     ) -> Result<u32, Error> {
         self.writable()?;
+        let options = &options.resolved()?;
         self.check_name(name)?;
         self.check_logs(&options.logs)?;
         check_ttl(&options.kind, options.default_ttl_ms)?;
@@ -257,6 +259,11 @@ impl Core {
         let space = self.spaces.get_mut(&id).expect("just seen");
         if let Some(policy) = change.merge_when_low {
             let versioned = space.versioned.as_mut().ok_or(Error::KeepsNoVersions(id))?;
+            let newest_only = |policy: Option<MergePolicy>| policy.is_some_and(|policy| policy.newest_only);
+            if newest_only(versioned.merge_when_low) != newest_only(policy) {
+                let why = "the place of the index of a namespace cannot change, and with it what is kept; copy its records to a new namespace";
+                return Err(Error::BadVersionOptions(why.to_owned()));
+            }
             (versioned.merge_when_low, versioned.low_merge_ended) = (policy, None);
         }
         if let Some(ttl) = change.default_ttl_ms {

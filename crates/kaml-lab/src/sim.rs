@@ -116,7 +116,7 @@ struct SoakArguments {
 }
 
 /// Names of all small workloads.
-const WORKLOADS: [&str; 21] = [
+const WORKLOADS: [&str; 22] = [
     "puts",
     "collection",
     "growth",
@@ -128,6 +128,7 @@ const WORKLOADS: [&str; 21] = [
     "disks",
     "versions",
     "pasts",
+    "on-flash",
     "readers",
     "flips",
     "failures",

@@ -13,7 +13,7 @@ use crate::host::Command;
 use crate::medium::SimMedium;
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, mix};
-use crate::scenario::{Scenario, Small, Workload, draw_past, kind_of};
+use crate::scenario::{Scenario, Small, Workload, kind_of};
 use crate::world::{Counts, End, World};
 use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
 use kaml_flash::Overlay;
@@ -289,7 +289,8 @@ impl Run {
         for number in there..self.scenario.workload.spaces {
             let name = format!("first {number} of life {life}");
             let disk = (number % 2 == 1).then(|| world.workload.disk(&mut world.rng)).flatten();
-            let past = (number % 2 == 1 && world.workload.past_percent > 0).then(|| draw_past(&mut world.rng));
+            let past = (number % 2 == 1 && world.workload.past_percent > 0)
+                .then(|| world.workload.shape_of_past(&mut world.rng));
             let keys = if disk.is_some() { KeyKind::U64 } else { world.workload.key_kind(&mut world.rng) };
             if disk.is_some() && past.is_some() {
                 continue; // no namespace is both

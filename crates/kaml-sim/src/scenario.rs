@@ -51,6 +51,8 @@ pub struct Workload {
     pub disk_percent: u64,
     /// Commands about the past in a hundred; then a second namespace keeps versions.
     pub past_percent: u64,
+    /// Versioned namespaces are those of an index on flash.
+    pub is_on_flash: bool,
     /// Puts under conditions in a hundred Puts.
     pub condition_percent: u64,
     /// Puts in a hundred of one large value whose caller executes the program itself, where that is possible.
@@ -122,7 +124,15 @@ impl Workload {
 
     /// What a versioned namespace is like, if a new one is to be one.
     pub(crate) fn past(&self, rng: &mut Rng, holds_blocks: bool) -> Option<VersionOptions> {
-        (self.past_percent > 0 && !holds_blocks && rng.one_in(2)).then(|| draw_past(rng))
+        (self.past_percent > 0 && !holds_blocks && rng.one_in(2)).then(|| self.shape_of_past(rng))
+    }
+
+    /// The shape of a versioned namespace.
+    pub(crate) fn shape_of_past(&self, rng: &mut Rng) -> VersionOptions {
+        match self.is_on_flash {
+            true => VersionOptions { rows: 1, merge_when_low: Some(newest_only(1)), ..VersionOptions::default() },
+            false => draw_past(rng),
+        }
     }
 }
 
@@ -227,6 +237,7 @@ impl Scenario {
             own_program_percent: 0,
             string_percent: 0,
             has_compression: false,
+            is_on_flash: false,
             long_key_percent: 0,
             snapshot_percent: 0,
             expiry_percent: 0,
@@ -280,6 +291,15 @@ impl Scenario {
                 ..base
             },
             Small::Versions => Workload { keys: 30, commands: 400, past_percent: 6, unload_one_in: 40, ..base },
+            Small::OnFlash => Workload {
+                keys: 30,
+                commands: 2_500,
+                past_percent: 1,
+                is_on_flash: true,
+                condition_percent: 20,
+                unload_one_in: 60,
+                ..base
+            },
             Small::Pasts => Workload {
                 keys: 120,
                 commands: 1_500,
@@ -411,10 +431,14 @@ fn has_pasts(seed: u64) -> bool {
 }
 
 /// The shape of a versioned namespace: often what suits the device, else one that reads in vain or has few long chains. One in
-/// three has the paper's index, its filters often wrong; one in two is merged when space runs low.
-pub(crate) fn draw_past(rng: &mut Rng) -> VersionOptions {
+/// three has the paper's index, its filters often wrong; one in two is merged when space runs low, and a third of these as soon as half of it is old, as
+/// one with its index on flash is.
+fn draw_past(rng: &mut Rng) -> VersionOptions {
     let (shape, bits) = (rng.below(4) as usize, rng.below(3) as usize);
-    let policy = MergePolicy { keep_last: bits as u32, ..MergePolicy::default() };
+    let policy = match bits {
+        0 => newest_only(0),
+        _ => MergePolicy { keep_last: bits as u32, ..MergePolicy::default() },
+    };
     VersionOptions {
         rows: [0, 0, 1, 5][shape],
         fingerprint_bits: [0, 0, 4][bits],
@@ -426,6 +450,11 @@ pub(crate) fn draw_past(rng: &mut Rng) -> VersionOptions {
         merge_when_low: (shape % 2 == 1).then_some(policy),
         ..VersionOptions::default()
     }
+}
+
+/// What a namespace with its index on flash keeps.
+fn newest_only(keep_last: u32) -> MergePolicy {
+    MergePolicy { keep_last, newest_only: true, ..MergePolicy::default() }
 }
 
 fn small_geometry(packing: Packing) -> Geometry {
@@ -499,6 +528,7 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         own_program_percent: 0,
         string_percent: 0,
         has_compression: false,
+        is_on_flash: false,
         long_key_percent: 0,
         snapshot_percent: 0,
         expiry_percent: 0,

@@ -246,6 +246,7 @@ impl World {
             self.core.end_image_load(id, !is_loaded);
         }
         if let Some((space, retention)) = self.core.take_low_merge() {
+            self.counts.requested_merges += 1;
             self.submit(PastCommand::merge_when_low(space, retention));
         }
         let roots = self.core.roots_done();

@@ -77,6 +77,14 @@ fn versions() {
     assert!(totals.recovery_cuts > 10, "{totals:?}");
 }
 
+/// Goal:   a namespace with its index on flash merges by itself, and loses nothing at any cut meanwhile.
+/// Method: one such namespace with few keys, which are put often; the firmware must have requested merges.
+#[test]
+fn an_index_on_flash() {
+    let totals = exhaust(Small::OnFlash, 0..2, 50);
+    assert!(totals.recovery_cuts > 10 && totals.counts.requested_merges > 0, "{totals:?}");
+}
+
 /// Goal:   versions survive what flash can do, over several lives.
 /// Method: a versioned namespace on flash with a mix of faults that each seed draws; some cuts.
 #[test]

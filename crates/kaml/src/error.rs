@@ -78,7 +78,7 @@ pub enum Error {
     #[error("the device has given all its namespace numbers; restore a backup of it into a new device")]
     NamespaceNumbersUsed,
     /// Options that no versioned namespace can have on this device.
-    #[error("invalid options for a versioned namespace: {0}")]
+    #[error("invalid options of a namespace: {0}")]
     BadVersionOptions(String),
     /// Options that no block namespace can have.
     #[error("invalid options for a block namespace: {why}")]
@@ -99,7 +99,9 @@ pub enum Error {
     #[error("namespace {0} is ordered: its keys are listed by ranges, not after a cursor")]
     ListedByRange(NamespaceId),
     /// A command that versioned namespaces do not have.
-    #[error("namespace {0} keeps versions, for which there is no such command")]
+    #[error(
+        "namespace {0} keeps versions or has its index on flash; this command is for records with their index in memory"
+    )]
     KeepsVersions(NamespaceId),
     /// A condition in a queue, of a versioned namespace. It would read flash, for which a queue does not wait.
     #[error(
@@ -113,7 +115,7 @@ pub enum Error {
     },
     /// A put with an expiry, of a versioned namespace.
     #[error(
-        "namespace {0} keeps versions, which do not expire one by one; merge it with a retention time, or set rules for merges when space runs low"
+        "namespace {0} keeps versions or has its index on flash, so its records do not expire one by one; merge it with a retention time, set rules for merges when space runs low, or use a namespace with its index in memory"
     )]
     VersionsDoNotExpire(NamespaceId),
     /// A time to live of a namespace that holds something else than records without versions.

@@ -90,6 +90,19 @@ pub use kaml_device::Condition;
 /// # Examples
 /// [`Device::clock`] has one.
 pub use kaml_device::DeviceClock;
+/// # Examples
+/// ```
+/// use kaml::{CreateOptions, Device, IndexPlace, KeyKind, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let options = NamespaceOptions::records(KeyKind::U64).with_index(IndexPlace::Flash);
+/// let articles = device.ensure_namespace("articles", &options)?;
+/// articles.put(7u64, b"text")?;
+/// assert_eq!(articles.get(7u64)?.as_deref(), Some(&b"text"[..]));
+/// assert_eq!(articles.info()?.index_place(), IndexPlace::Flash);
+/// # Ok::<(), kaml::Error>(())
+/// ```
+pub use kaml_device::IndexPlace;
 pub use kaml_device::NamespaceOptions;
 /// # Examples
 /// See [`Device::apply`] and [`Batch::apply`].

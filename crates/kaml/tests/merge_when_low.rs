@@ -94,7 +94,7 @@ fn nothing_goes_unless_it_may() {
 fn the_attribute_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.kaml");
-    let policy = MergePolicy { keep_last: 3, keep_for_ns: 5, keep_internal: true };
+    let policy = MergePolicy { keep_last: 3, keep_for_ns: 5, keep_internal: true, newest_only: false };
     // Thousands of puts, one after another: each would wait for the disk, which has minutes of it when it is busy.
     let create = CreateOptions { durability: Durability::Process, ..CreateOptions::new(64 << 20) };
     let device = Device::create(&path, &create).unwrap();

@@ -57,6 +57,7 @@ static void namespaces(void) {
     kaml_namespace_id id = 77, versions = 0;
     const uint32_t log = 1000000, twice[2] = {0, 0};
     char name[300];
+    size_t value_length = 0;
 
     EXPECT(kaml_create_namespace(device, "bytes", NULL, &bytes_ns), KAML_OK);
     options.keys = KAML_KEYS_U64;
@@ -99,10 +100,23 @@ static void namespaces(void) {
     options.keep_last = 3;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
     options.merge_when_low = 1;
-    options.reserved_versioned = 7;
+    options.index_place = 7;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
-    options.reserved_versioned = 0;
+    options.index_place = KAML_INDEX_FLASH;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.index_place = KAML_INDEX_MEMORY;
     EXPECT(kaml_create_namespace(device, "x", &options, &versions), KAML_OK);
+    EXPECT(kaml_delete_namespace(device, versions), KAML_OK);
+    options.versioned = options.merge_when_low = options.keep_last = 0;
+    options.index_place = KAML_INDEX_FLASH;
+    options.keys = KAML_KEYS_ORDERED;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    TRUE_THAT(strstr(kaml_last_error(), "16 bytes") != NULL);
+    options.keys = KAML_KEYS_BYTES;
+    EXPECT(kaml_create_namespace(device, "x", &options, &versions), KAML_OK);
+    EXPECT(kaml_put_one(device, versions, "key", 3, "value", 5), KAML_OK);
+    EXPECT(kaml_get_into(device, versions, "key", 3, name, sizeof name, &value_length), KAML_OK);
+    TRUE_THAT(value_length == 5 && memcmp(name, "value", 5) == 0);
     EXPECT(kaml_delete_namespace(device, versions), KAML_OK);
     EXPECT(kaml_namespace(device, "nobody", &id), KAML_UNKNOWN_NAMESPACE);
     TRUE_THAT(strstr(kaml_last_error(), "nobody") != NULL);

@@ -7,8 +7,8 @@ use crate::{output, size, ttl};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{
-    BlockOptions, Compression, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions,
-    VersionIndex, VersionOptions,
+    BlockOptions, Compression, IndexPlace, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceKind,
+    NamespaceOptions, VersionIndex, VersionOptions,
 };
 use serde::Serialize;
 use std::num::NonZeroU64;
@@ -22,6 +22,7 @@ use std::time::Duration;
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
   kaml namespace create data.kaml sessions --ttl 1h
   kaml namespace create data.kaml documents --compression zstd
+  kaml namespace create data.kaml articles --keys u64 --index flash
   kaml namespace create data.kaml past --versioned
   kaml namespace create data.kaml log --versioned --buffer 1MiB --merge-when-low --keep-last 10
   kaml namespace list data.kaml
@@ -51,6 +52,9 @@ enum Action {
         /// Bytes that are mapped together; a smaller write first reads the remainder [default: 4096]
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "block")]
         unit: Option<u64>,
+        /// Where its index is: `flash` takes about two bytes of memory for each key, for keys of at most 16 bytes
+        #[arg(long, value_enum, default_value_t, conflicts_with_all = ["block", "versioned", "ttl", "compression"])]
+        index: Place,
         /// Keep every version of every record
         #[arg(long, conflicts_with = "block")]
         versioned: bool,
@@ -178,7 +182,8 @@ struct PolicyArguments {
 impl PolicyArguments {
     fn policy(&self) -> Option<MergePolicy> {
         let keep_for_ns = u64::from(self.keep_days.unwrap_or(0)).saturating_mul(DAY_NS);
-        let policy = MergePolicy { keep_last: self.keep_last, keep_for_ns, keep_internal: self.keep_internal };
+        let (keep_last, keep_internal) = (self.keep_last, self.keep_internal);
+        let policy = MergePolicy { keep_last, keep_for_ns, keep_internal, ..MergePolicy::default() };
         self.merge_when_low.then_some(policy)
     }
 }
@@ -197,6 +202,16 @@ enum Keys {
     Any,
     /// 1 to 1024 bytes, listed in their order
     Ordered,
+}
+
+/// Where the index of a namespace is.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Place {
+    /// In memory: 10 to 30 bytes for each key
+    #[default]
+    Memory,
+    /// On flash: about two bytes of memory for each stored record
+    Flash,
 }
 
 /// Logs on the command line.
@@ -225,6 +240,7 @@ impl Arguments {
                 block,
                 size,
                 unit,
+                index,
                 versioned,
                 buffer,
                 shape,
@@ -252,6 +268,9 @@ impl Arguments {
                 };
                 let device = target.device.open()?;
                 let mut options = NamespaceOptions::new(kind).with_logs(logs).with_compression(compression);
+                if index == Place::Flash {
+                    options = options.with_index(IndexPlace::Flash);
+                }
                 if let Some(ttl) = ttl {
                     ttl::local(&*device, "--ttl")?;
                     options = options.with_ttl(ttl);
@@ -359,6 +378,8 @@ pub struct View<'a> {
     rows: Option<u32>,
     /// Old versions are dropped when space runs low.
     merge_when_low: bool,
+    /// `memory` or `flash`; none: it keeps all versions.
+    index_place: Option<&'static str>,
     /// None: all of them.
     logs: Option<&'a [u32]>,
     record_count: u64,
@@ -394,6 +415,11 @@ impl View<'_> {
             index: shape.map(|shape| show_index(&shape.index)),
             rows: shape.map(|shape| shape.rows),
             merge_when_low: versions.is_some_and(|versions| versions.merge_when_low.is_some()),
+            index_place: match (info.index_place(), info.kind) {
+                (IndexPlace::Flash, _) => Some("flash"),
+                (_, NamespaceKind::Versions(..)) => None,
+                (_, NamespaceKind::Records(_) | NamespaceKind::Blocks(_)) => Some("memory"),
+            },
             logs: (!info.logs.is_empty()).then_some(&info.logs),
             record_count: info.record_count,
             index_bytes: info.index_bytes,
@@ -433,6 +459,9 @@ fn show_layout(info: &NamespaceInfo) -> String {
             let bytes = size::show(u64::from(blocks.block_bytes) * blocks.block_count);
             format!("{bytes} of {} B blocks", blocks.block_bytes)
         }
+        NamespaceKind::Versions(..) if info.index_place() == IndexPlace::Flash => {
+            format!("{}, index on flash", show_kind(info))
+        }
         NamespaceKind::Versions(_, versions) if versions.merge_when_low.is_some() => {
             format!("{}, versions while there is space", show_kind(info))
         }
@@ -466,6 +495,10 @@ pub fn table(namespaces: &[NamespaceInfo]) -> comfy_table::Table {
                 logs => logs.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
             },
             match info.kind {
+                NamespaceKind::Versions(..) if info.index_place() == IndexPlace::Flash => {
+                    // Old ones that are not dropped yet are among them.
+                    format!("at most {}", size::show_count(info.record_count))
+                }
                 NamespaceKind::Versions(..) if info.record_count == 1 => "1 version".into(),
                 NamespaceKind::Versions(..) => format!("{} versions", size::show_count(info.record_count)),
                 NamespaceKind::Records(_) | NamespaceKind::Blocks(_) => size::show_count(info.record_count),

@@ -100,10 +100,11 @@ const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
 /// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire, version 15 large values of versioned namespaces, version 16 short
-/// headers of records, version 17 lists of parts, version 18 compressed values; an older root is one without them. There are
+/// headers of records, version 17 lists of parts, version 18 compressed values, version 19 namespaces that keep only newest versions; an
+/// older root is one without them. There are
 /// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
 /// refuses a device that has any of these.
-const VERSION: u32 = 18;
+const VERSION: u32 = 19;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -119,6 +120,11 @@ const WITH_EXPIRY: u32 = 14;
 const WITH_PARTS: u32 = 17;
 /// The first version with how namespaces compress.
 const WITH_COMPRESSION: u32 = 18;
+/// The first version with namespaces that keep only newest versions.
+const WITH_NEWEST_ONLY: u32 = 19;
+/// Bits of what is kept when space runs low.
+const KEEPS_INTERNAL: u32 = 1;
+const NEWEST_ONLY: u32 = 2;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
@@ -215,7 +221,7 @@ impl Root {
             ..Root::default()
         };
         for _ in 0..r.u32()? {
-            root.namespaces.push(NamespaceRoot::decode(r)?);
+            root.namespaces.push(NamespaceRoot::decode(r, version)?);
         }
         root.blocks = r.stream()?;
         root.blocks_entry = r.u64()?;
@@ -340,12 +346,13 @@ impl NamespaceRoot {
         }
         if let Some(policy) = self.merge_when_low {
             w.u32(policy.keep_last);
-            w.u32(policy.keep_internal.into());
+            let internal = if policy.keep_internal { KEEPS_INTERNAL } else { 0 };
+            w.u32(internal | if policy.newest_only { NEWEST_ONLY } else { 0 });
             w.u64(policy.keep_for_ns);
         }
     }
 
-    fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
+    fn decode(r: &mut Reader<'_>, version: u32) -> Option<NamespaceRoot> {
         let id = r.u32().filter(|id| *id <= NAMESPACE_MAX)?;
         let kind = r.u32()?;
         let values_of = if kind == VALUES { Some(r.u32()?) } else { None };
@@ -380,7 +387,7 @@ impl NamespaceRoot {
             Layout::Records(_) | Layout::Blocks(_) => (None, 0, false),
         };
         let merge_when_low = match has_policy {
-            true => Some(MergePolicy { keep_last: r.u32()?, keep_internal: r.u32()? == 1, keep_for_ns: r.u64()? }),
+            true => Some(r.policy(version)?),
             false => None,
         };
         Some(NamespaceRoot {
@@ -447,6 +454,14 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// What is kept of versions when space runs low. A bit of a later version could mean that more is kept, so unknown bits are damage.
+    fn policy(&mut self, version: u32) -> Option<MergePolicy> {
+        let (keep_last, bits, keep_for_ns) = (self.u32()?, self.u32()?, self.u64()?);
+        let known = if version >= WITH_NEWEST_ONLY { KEEPS_INTERNAL | NEWEST_ONLY } else { KEEPS_INTERNAL };
+        let (keep_internal, newest_only) = (bits & KEEPS_INTERNAL != 0, bits & NEWEST_ONLY != 0);
+        (bits & !known == 0).then_some(MergePolicy { keep_last, keep_for_ns, keep_internal, newest_only })
+    }
+
     /// The shape of a versioned namespace, if it makes sense.
     fn parameters(&mut self, has_bloom: bool) -> Option<Parameters> {
         let (page_bytes, segment_pages, rows) = (self.u32()?, self.u32()?, self.u32()?);

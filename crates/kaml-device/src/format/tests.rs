@@ -116,7 +116,12 @@ fn root() -> Root {
                 snapshot_entry: 9,
                 kept: None,
                 kept_before: 0,
-                merge_when_low: Some(MergePolicy { keep_last: 3, keep_for_ns: 0x0102_0304_0506, keep_internal: true }),
+                merge_when_low: Some(MergePolicy {
+                    keep_last: 3,
+                    keep_for_ns: 0x0102_0304_0506,
+                    keep_internal: true,
+                    newest_only: false,
+                }),
                 next_expiry: u64::MAX,
                 default_ttl_ms: 0,
                 compression: Compression::None,
@@ -260,7 +265,7 @@ fn golden_bytes() {
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
 ///         the root, 5 no merges because there is no space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
 ///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes, 13 no records that expire,
-///         16 no lists of parts, 17 no compression.
+///         16 no lists of parts, 17 no compression. Version 18: [`golden_newest_only`].
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -310,6 +315,45 @@ fn older_roots_open() {
     let bytes = as_version(16, &bytes);
     assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_153_346_528, "as version 16 wrote it");
     assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
+}
+
+/// Goal:   the root that states that only newest versions are kept never changes unnoticed, and no rule is read that this build does not know: it
+///         could mean that more is kept.
+/// Method: the policy written out byte by byte; the same root as version 18 wrote it, and with bits that each version did not have.
+#[test]
+fn golden_newest_only() {
+    let with_bits = |version: u8, bits: u8| {
+        let mut bytes = root_with_parts().encode(UUID);
+        let policy = [3, 0, 0, 0, 1, 0, 0, 0, 6, 5, 4, 3, 2, 1];
+        let at = bytes.windows(policy.len()).position(|window| window == policy).expect("the policy of \"lossy\"");
+        bytes[at + 4] = bits;
+        as_version(version, &bytes)
+    };
+    let root_with = |keep_internal: bool, newest_only: bool| {
+        let mut root = root_with_parts();
+        root.namespaces[3].merge_when_low =
+            Some(MergePolicy { keep_last: 3, keep_for_ns: 0x0102_0304_0506, keep_internal, newest_only });
+        root
+    };
+    let bytes = root_with(false, true).encode(UUID);
+    assert!(
+        hex(&bytes).contains("03000000020000000605040302010000"),
+        "what is kept of a namespace with its index on flash"
+    );
+    assert_eq!((crc_fast::crc32_iscsi(&bytes), bytes[4]), (491_363_249, 19), "as version 19 writes it");
+    assert_eq!(bytes, with_bits(19, 2));
+    for (version, bits, root) in [
+        (18, 0, Some(root_with(false, false))),
+        (18, 1, Some(root_with(true, false))),
+        (18, 2, None),
+        (19, 2, Some(root_with(false, true))),
+        (19, 3, Some(root_with(true, true))),
+        (19, 4, None),
+        (19, 0x80, None),
+    ] {
+        assert_eq!(Root::decode(&with_bits(version, bits), UUID).ok(), root, "version {version}, bits {bits:#x}");
+    }
+    assert_eq!(crc_fast::crc32_iscsi(&with_bits(18, 1)), 1_169_586_984, "as version 18 wrote it");
 }
 
 /// Goal:   a root whose list of parts is longer than the image, or belongs to no image, is refused.

@@ -18,6 +18,10 @@ const LOW_SIXTEENTHS: u64 = 12;
 const URGENT_SIXTEENTHS: u64 = 13;
 /// A merge may gain that part of the capacity, and so much has been put since the last one ended.
 const WORTH: u64 = 64;
+/// Old versions are counted again after so many segments were sealed or released.
+const COUNTED_SEGMENTS: u64 = 64;
+/// A merge of old versions begins with at least so many segments in each row: fewer take little memory and space.
+const SEGMENTS_PER_ROW_MIN: u64 = 4;
 /// After so long another merge is tried, because rules of age let go more by then.
 const AGAIN_NS: u64 = 60_000_000_000;
 
@@ -25,12 +29,11 @@ impl Core {
     /// The namespace that should be merged because space is low, and what it keeps. A caller that takes this executes it and reports
     /// so with [`Core::end_low_merge`], whatever came of it, also if it is deleted meanwhile; Puts that find no room wait until then.
     pub fn take_low_merge(&mut self) -> Option<(u32, Retention)> {
-        if self.read_only
-            || self.stopped().is_some()
-            || !self.is_filled(LOW_SIXTEENTHS)
-            || self.space.low_merge.is_some()
-        {
+        if self.read_only || self.stopped().is_some() || self.space.low_merge.is_some() {
             return None;
+        }
+        if !self.is_filled(LOW_SIXTEENTHS) {
+            return self.take_merge_of_old();
         }
         let due = self.version_spaces().filter(|(_, space)| self.low_merge_is_due(space));
         let gains: Vec<(u64, u32)> = due.map(|(id, space)| (self.low_merge_gain(space), id)).collect();
@@ -52,9 +55,37 @@ impl Core {
     /// The merge of [`Core::take_low_merge`] is over.
     pub fn end_low_merge(&mut self) {
         if let Some(id) = self.space.low_merge.take() {
-            let ended = self.ended();
+            let old = self.spaces.get(&id).and_then(old_and_newest).map_or(0, |(old, _)| old);
+            let ended = Ended { old, ..self.ended() };
             self.note_low_merge(id, ended);
         }
+    }
+
+    /// A namespace that keeps only newest versions and has as many old ones, and what it keeps: with more its index would outgrow what it
+    /// promises, and space would run low for no use.
+    fn take_merge_of_old(&mut self) -> Option<(u32, Retention)> {
+        if !self.catalog.keeps_versions {
+            return None;
+        }
+        let (live_chunks, step) = (self.log.blocks.live_chunks(), self.worth());
+        let (chunk_bytes, now_ns) = (u64::from(self.log.geometry.chunk_bytes), self.time_ns);
+        for (id, space) in &mut self.spaces {
+            let Some(versioned) = &mut space.versioned else { continue };
+            let Some(policy) = versioned.merge_when_low.filter(|policy| policy.newest_only) else { continue };
+            // Counting takes a while: after every part of a row or so.
+            let segment = space.layout.versions().map_or(0, |parameters| parameters.segment_bytes() as u64);
+            let counts_again = (segment * COUNTED_SEGMENTS / chunk_bytes).min(step);
+            if versioned.counted_at.is_some_and(|counted| live_chunks.abs_diff(counted) < counts_again) {
+                continue;
+            }
+            versioned.counted_at = Some(live_chunks);
+            let left = versioned.low_merge_ended.map_or(0, |ended| ended.old);
+            if old_and_newest(space).is_some_and(|(old, newest)| is_half_old(space, old, newest, left)) {
+                self.space.low_merge = Some(*id);
+                return Some((*id, policy.retention(now_ns)));
+            }
+        }
+        None
     }
 
     /// Whether so little space is left that merges should not rest for the sake of hosts.
@@ -69,7 +100,7 @@ impl Core {
     }
 
     fn ended(&self) -> Ended {
-        Ended { live_chunks: self.log.blocks.live_chunks(), time_ns: self.time_ns }
+        Ended { live_chunks: self.log.blocks.live_chunks(), time_ns: self.time_ns, old: 0 }
     }
 
     fn note_low_merge(&mut self, id: u32, ended: Ended) {
@@ -99,6 +130,25 @@ impl Core {
         // Nobody has used it since the device was opened: only a merge can determine.
         estimate.map_or(self.space.sizes.capacity_chunks, |chunks| chunks + self.dead_large_estimate(space))
     }
+}
+
+/// Versions in segments that are not the newest of their key, and those that are, as far as memory shows.
+fn old_and_newest(space: &Namespace) -> Option<(u64, u64)> {
+    space.with_versions(|versions| {
+        let (sealed, newest) = versions.columns().live_estimate();
+        (sealed - newest, newest)
+    })
+}
+
+/// Whether at least half of the versions in segments can be dropped, and at least a few segments of each row. Those that the last merge left,
+/// because snapshots see them, count as newest ones.
+fn is_half_old(space: &Namespace, old: u64, newest: u64, left: u64) -> bool {
+    let left = left.min(old);
+    let segments_per_row = space.with_versions(|versions| {
+        let columns = versions.columns();
+        columns.segment_count() / u64::from(columns.parameters().rows)
+    });
+    old - left >= newest + left && segments_per_row.is_some_and(|count| count >= SEGMENTS_PER_ROW_MIN)
 }
 
 #[cfg(test)]

@@ -14,9 +14,16 @@ pub struct MergePolicy {
     pub keep_for_ns: u64,
     /// The newest version of each key among those that were put around the same time is kept.
     pub keep_internal: bool,
+    /// Old versions have no use: they are also dropped when space is not low, as soon as there are as many as newest ones.
+    pub newest_only: bool,
 }
 
 impl MergePolicy {
+    /// Of a namespace that keeps only the newest version of each key.
+    pub(crate) fn newest_only() -> MergePolicy {
+        MergePolicy { keep_last: 1, newest_only: true, ..MergePolicy::default() }
+    }
+
     /// The rules of a merge that begins at this time, in nanoseconds since 1970.
     pub(crate) fn retention(&self, now_ns: u64) -> Retention {
         Retention {

@@ -56,6 +56,9 @@ use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// Segments are this long where the device allows it (paper:Muninn Table 1).
 const SEGMENT_BYTES: u64 = 1 << 20;
+/// The same of a namespace that keeps only newest versions. It is merged often, and has four times as many rows that way: a merge has all versions of
+/// a row in memory.
+const NEWEST_SEGMENT_BYTES: u64 = 256 << 10;
 /// A page of versions, the unit of a read.
 const PAGE_BYTES: u32 = 4096;
 /// Part of the ring that the buffers of all versioned namespaces may hold, and the part that one gets by default.
@@ -134,8 +137,10 @@ impl Core {
             )));
         }
         let unit = u64::from(geometry.page_bytes * geometry.pages_per_program);
+        let newest_only = options.merge_when_low.is_some_and(|policy| policy.newest_only);
+        let segment_bytes_max = if newest_only { NEWEST_SEGMENT_BYTES } else { SEGMENT_BYTES };
         let segment_bytes = match u64::from(options.segment_bytes) {
-            0 => self.segment_bytes_for(buffer_bytes),
+            0 => self.segment_bytes_for(buffer_bytes, segment_bytes_max),
             bytes => Some(bytes).filter(|bytes| bytes.is_multiple_of(unit) && self.segments_fill_block(*bytes)),
         };
         let Some(segment_bytes) = segment_bytes else {
@@ -168,9 +173,9 @@ impl Core {
     }
 
     /// The longest segments that fit a small buffer a few times.
-    fn segment_bytes_for(&self, buffer_bytes: u64) -> Option<u64> {
+    fn segment_bytes_for(&self, buffer_bytes: u64, segment_bytes_max: u64) -> Option<u64> {
         let unit = u64::from(self.log.geometry.page_bytes * self.log.geometry.pages_per_program);
-        let max = SEGMENT_BYTES.min(buffer_bytes / 4);
+        let max = segment_bytes_max.min(buffer_bytes / 4);
         let units = (1..=max / unit).rev().find(|units| self.segments_fill_block(units * unit))?;
         Some(units * unit)
     }

@@ -38,6 +38,8 @@ pub struct VersionOptions {
 pub(crate) struct Ended {
     pub(crate) live_chunks: u64,
     pub(crate) time_ns: u64,
+    /// Old versions that were left, as far as memory showed.
+    pub(crate) old: u64,
 }
 
 /// A segment on its way to flash that the journal does not name yet.
@@ -101,6 +103,8 @@ pub(crate) struct Versioned {
     pub(crate) is_merging: bool,
     /// What may go when space runs low; nothing: it is not merged by itself.
     pub(crate) merge_when_low: Option<MergePolicy>,
+    /// Of a namespace that keeps only newest versions: live chunks of the device when its old ones were last counted.
+    pub(crate) counted_at: Option<u64>,
     /// When it was last merged for that reason, or would have been.
     pub(crate) low_merge_ended: Option<Ended>,
     /// The namespace of its large values, after there was one.

@@ -76,7 +76,8 @@ impl RemoteDevice {
 
     /// Creates a namespace and attaches it to us.
     pub fn create_namespace(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, kaml::Error> {
-        self.create(name, options).map_err(|error| local(error, 0, None))
+        let options = options.resolved()?;
+        self.create(name, &options).map_err(|error| local(error, 0, None))
     }
 
     fn create(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error> {
@@ -97,6 +98,12 @@ impl RemoteDevice {
                 if versions.merge_when_low.is_some() && !self.can(feature::CHANGES) =>
             {
                 return Err(Error::Unsupported("merges when space runs low"));
+            }
+            NamespaceKind::Versions(_, versions)
+                if versions.merge_when_low.is_some_and(|policy| policy.newest_only)
+                    && !self.can(feature::NEWEST_ONLY) =>
+            {
+                return Err(Error::Unsupported("an index on flash"));
             }
             NamespaceKind::Versions(_, versions) => (CommandSet::KeyValue, Some(versions)),
         };

@@ -150,7 +150,8 @@ fn vendor_data_read_back() {
     data[8] = 17;
     assert_eq!(decode_put(&data, 1, KeyFormat::Short).unwrap_err(), Status::INVALID_KEY_SIZE);
 
-    let merge_when_low = Some(MergePolicy { keep_last: 3, keep_for_ns: 1 << 40, keep_internal: true });
+    let merge_when_low =
+        Some(MergePolicy { keep_last: 3, keep_for_ns: 1 << 40, keep_internal: true, newest_only: true });
     let (buffer_bytes, segment_bytes) = (1 << 40, 1 << 20);
     let versions = VersionOptions { buffer_bytes, segment_bytes, merge_when_low, ..VersionOptions::default() };
     let wanted = Wanted {
@@ -165,7 +166,7 @@ fn vendor_data_read_back() {
     create.kaml = Attributes::of(&wanted).unwrap();
     let read = Create::read_from_bytes(create.as_bytes()).unwrap();
     assert_eq!(read.kaml.read(), Ok(wanted));
-    create.kaml.policy = 4;
+    create.kaml.policy = 8;
     assert_eq!(create.kaml.read(), Err(Status::INVALID_FIELD), "a rule that nobody knows might keep more");
 }
 
@@ -178,7 +179,7 @@ fn golden_changes() {
     let data = attributes.as_bytes();
     assert_eq!((bits, &data[..8], &data[72..76]), (2, &b"KAML\x01\0\0\x02"[..], &[1, 0, 2, 1][..]));
     assert_eq!(decode_change(bits, data), Ok(logs));
-    let policy = MergePolicy { keep_last: 2, keep_for_ns: 3, keep_internal: true };
+    let policy = MergePolicy { keep_last: 2, keep_for_ns: 3, keep_internal: true, newest_only: false };
     let all = NamespaceChange {
         name: Some("läufe".into()),
         logs: Some(Vec::new()),

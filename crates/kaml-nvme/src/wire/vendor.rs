@@ -30,6 +30,7 @@ pub mod feature {
     pub const SNAPSHOTS: u64 = 1 << 8;
     pub const CHANGE_STREAM: u64 = 1 << 9;
     pub const COMPRESSION: u64 = 1 << 10;
+    pub const NEWEST_ONLY: u64 = 1 << 11;
     /// All of them.
     pub const ALL: u64 = PUT
         | NAMED
@@ -41,7 +42,8 @@ pub mod feature {
         | RANGES
         | SNAPSHOTS
         | CHANGE_STREAM
-        | COMPRESSION;
+        | COMPRESSION
+        | NEWEST_ONLY;
 }
 
 /// Log page C0h. Times 1000 is the unit of the write amplification; the offsets are asserted below.

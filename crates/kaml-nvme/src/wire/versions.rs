@@ -310,20 +310,23 @@ pub fn get_merge(command: &Command) -> Result<(Retention, bool), Status> {
 // Bits of what may go when space runs low, where a namespace's attributes stand.
 const MERGES_WHEN_LOW: u8 = 1;
 const LOW_KEEPS_INTERNAL: u8 = 2;
+const NEWEST_ONLY: u8 = 4;
 /// All of them.
-pub(super) const POLICY_FLAGS: u8 = MERGES_WHEN_LOW | LOW_KEEPS_INTERNAL;
+pub(super) const POLICY_FLAGS: u8 = MERGES_WHEN_LOW | LOW_KEEPS_INTERNAL | NEWEST_ONLY;
 
 /// What a namespace drops when space runs low, in its attributes: bits, versions that are kept, nanoseconds.
 pub(super) fn put_policy(policy: Option<MergePolicy>) -> (u8, U32, U64) {
     let Some(policy) = policy else { return (0, U32::ZERO, U64::ZERO) };
     let internal = if policy.keep_internal { LOW_KEEPS_INTERNAL } else { 0 };
-    (MERGES_WHEN_LOW | internal, policy.keep_last.into(), policy.keep_for_ns.into())
+    let newest = if policy.newest_only { NEWEST_ONLY } else { 0 };
+    (MERGES_WHEN_LOW | internal | newest, policy.keep_last.into(), policy.keep_for_ns.into())
 }
 
 /// What of a namespace may go when space runs low.
 pub(super) fn get_policy(flags: u8, keep_last: U32, keep_for_ns: U64) -> Option<MergePolicy> {
     let keep_internal = flags & LOW_KEEPS_INTERNAL != 0;
-    let policy = MergePolicy { keep_last: keep_last.get(), keep_for_ns: keep_for_ns.get(), keep_internal };
+    let (keep_last, keep_for_ns, newest_only) = (keep_last.get(), keep_for_ns.get(), flags & NEWEST_ONLY != 0);
+    let policy = MergePolicy { keep_last, keep_for_ns, keep_internal, newest_only };
     (flags & MERGES_WHEN_LOW != 0).then_some(policy)
 }
 

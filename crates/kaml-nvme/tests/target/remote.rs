@@ -3,8 +3,8 @@
 use crate::world::{World, key};
 use kaml::store::{Backing, Store, StoreOptions, WriteMode};
 use kaml::{
-    Batch, Compression, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions,
-    VersionOptions,
+    Batch, Compression, CreateOptions, Device, IndexPlace, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo,
+    NamespaceOptions, VersionOptions,
 };
 use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 use std::time::Duration;
@@ -162,6 +162,27 @@ fn deleted_namespaces_take_nothing_along() {
     }
 }
 
+/// Goal:   a host creates a namespace with its index on flash, sees that it is one, and gets the reason where there can be none.
+/// Method: such a namespace with puts and deletes, seen from both sides; one of ordered keys.
+#[test]
+fn a_host_places_an_index_on_flash() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let world = World::serving(device, |_| {});
+    let host = remote(&world);
+    let on_flash = |keys| NamespaceOptions::records(keys).with_index(IndexPlace::Flash);
+    let flash = host.create_namespace("flash", &on_flash(KeyKind::Bytes)).unwrap();
+    for value in [b"first", b"again"] {
+        host.put_if(flash, key(b"k"), value, kaml::Condition::Always).unwrap();
+    }
+    assert_eq!(host.get(flash, key(b"k")).unwrap().as_deref(), Some(&b"again"[..]));
+    for infos in [world.device.namespaces(), host.namespaces().unwrap()] {
+        let place = infos.iter().find(|info| info.id == flash).map(NamespaceInfo::index_place);
+        assert_eq!(place, Some(IndexPlace::Flash));
+    }
+    let refused = host.create_namespace("ordered", &on_flash(KeyKind::Ordered)).unwrap_err();
+    assert!(matches!(refused, kaml::Error::BadVersionOptions(_)), "{refused}");
+}
+
 /// Goal:   a host changes namespaces as the device itself does, and its records are kept.
 /// Method: rename, other logs, rules of merges, each looked at on the device and by another host; what makes no sense.
 #[test]
@@ -171,7 +192,8 @@ fn a_host_changes_namespaces() {
     let world = World::serving(device, |_| {});
     let host = remote(&world);
     let notes = world.namespace("notes");
-    let merge_when_low = Some(MergePolicy { keep_last: 2, keep_for_ns: 3 << 40, keep_internal: true });
+    let merge_when_low =
+        Some(MergePolicy { keep_last: 2, keep_for_ns: 3 << 40, keep_internal: true, newest_only: false });
     let versions = VersionOptions { merge_when_low, ..VersionOptions::default() };
     let past = host.create_namespace("past", &versions.into()).unwrap();
     // One that was connected before would not find it attached.

@@ -28,6 +28,8 @@ pub enum Small {
     Versions,
     /// The same on flash with faults, over several lives; not in the list of those cut everywhere.
     Pasts,
+    /// A namespace with its index on flash, which merges by itself, and records.
+    OnFlash,
     /// Gets that linger while their blocks are collected; quick to run, so not in the list of those cut everywhere.
     Readers,
     /// Gets of flash that flips bits; not in that list either.
@@ -53,7 +55,7 @@ pub enum Small {
 
 impl Small {
     /// Those that are cut at every operation.
-    pub const ALL: [Small; 14] = [
+    pub const ALL: [Small; 15] = [
         Small::Puts,
         Small::Collection,
         Small::Growth,
@@ -63,6 +65,7 @@ impl Small {
         Small::Namespaces,
         Small::Blocks,
         Small::Versions,
+        Small::OnFlash,
         Small::Conditions,
         Small::LongKeys,
         Small::Snapshots,
@@ -84,6 +87,7 @@ impl Small {
             Small::Disks => "disks",
             Small::Versions => "versions",
             Small::Pasts => "pasts",
+            Small::OnFlash => "on-flash",
             Small::Readers => "readers",
             Small::Flips => "flips",
             Small::Failures => "failures",

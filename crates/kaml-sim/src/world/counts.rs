@@ -40,6 +40,8 @@ pub struct Counts {
     pub snapshots_expired: u64,
     /// Records that expired.
     pub expired: u64,
+    /// Merges of versions that the firmware requested.
+    pub requested_merges: u64,
     /// Namespaces moved to other logs.
     pub moves: u64,
     /// Changes of the device's size.
@@ -76,6 +78,7 @@ impl Counts {
         self.snapshot_listings += other.snapshot_listings;
         self.snapshots_expired += other.snapshots_expired;
         self.expired += other.expired;
+        self.requested_merges += other.requested_merges;
         self.moves += other.moves;
         self.moves_refused += other.moves_refused;
         self.resized += other.resized;

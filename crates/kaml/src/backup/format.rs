@@ -22,8 +22,9 @@ pub(super) const PIECE_BYTES_MAX: usize = 1 << 30;
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Identifies a backup.
 pub(super) const MAGIC: [u8; 4] = *b"KBK1";
-/// The version that this build writes. Version 1 had no records that expire, version 2 no compressed namespaces.
-pub(super) const VERSION: u32 = 3;
+/// The version that this build writes. Version 1 had no records that expire, version 2 no compressed namespaces, version 3 no namespaces that
+/// keep only newest versions.
+pub(super) const VERSION: u32 = 4;
 const PIECE_MAGIC: [u8; 4] = *b"KBP1";
 const TRAILER_MAGIC: [u8; 4] = *b"KBE1";
 const NAME_BYTES_MAX: usize = 255;
@@ -68,7 +69,7 @@ impl<'a> Cursor<'a> {
 /// | offset | bytes | field         | meaning                                                                      |
 /// |-------:|------:|---------------|------------------------------------------------------------------------------|
 /// |      0 |     4 | `magic`       | `"KBK1"`                                                                     |
-/// |      4 |     4 | `version`     | 2; 1 of a backup whose records do not expire                                 |
+/// |      4 |     4 | `version`     | 4; 1 to 3 of older backups                                                   |
 /// |      8 |    16 | `backup`      | its number, random                                                           |
 /// |     24 |    16 | `device`      | the identity of the device                                                   |
 /// |     40 |    16 | `base`        | the number of the backup that it adds to; zeroes if it is a full one         |
@@ -335,7 +336,7 @@ impl Versions {
     /// |     8 | the seed that places keys                                                                             |
     /// |    16 | 8: later versions are not part of the backup; 8: how many versions there are                          |
     /// |     1 | bit 0: it is merged when space runs low; bit 1: it has filters; bit 2: these take as many keys each    |
-    /// |     1 | bit 0: such merges keep the newest version of each internal version                                   |
+    /// |     1 | bit 0: such merges keep the newest version of each internal version; bit 1: only newest ones are kept |
     /// |     2 | zero                                                                                                  |
     /// |  4, 8 | versions of each key that such merges keep, nanoseconds for which they keep everything                |
     /// |   4×6 | filters: how many, keys of all, overflow keys, false positives, growth, segments of a table            |
@@ -352,7 +353,8 @@ impl Versions {
         }
         let bits = [options.merge_when_low.is_some(), options.bloom.is_some(), bloom.is_even];
         let flags = bits.iter().enumerate().map(|(bit, is_set)| u8::from(*is_set) << bit).sum();
-        bytes.extend([flags, merge.keep_internal.into(), 0, 0]);
+        let rules = u8::from(merge.keep_internal) | u8::from(merge.newest_only) << 1;
+        bytes.extend([flags, rules, 0, 0]);
         bytes.extend(merge.keep_last.to_le_bytes());
         bytes.extend(merge.keep_for_ns.to_le_bytes());
         let filters = [bloom.hashes, bloom.segment_keys, bloom.overflow_keys];
@@ -367,7 +369,7 @@ impl Versions {
         let buffer_bytes = rest.u64()?;
         let (segment_bytes, rows, fingerprint_bits) = (rest.u32()?, rest.u32()?, rest.u32()?);
         let (seed, newest, count) = (rest.u64()?, rest.u64()?, rest.u64()?);
-        let (flags, internal, zero) = (rest.u8()?, rest.u8()?, rest.u16()?);
+        let (flags, rules, zero) = (rest.u8()?, rest.u8()?, rest.u16()?);
         let (keep_last, keep_for_ns) = (rest.u32()?, rest.u64()?);
         let bloom = BloomOptions {
             hashes: rest.u32()?,
@@ -380,7 +382,8 @@ impl Versions {
         };
         let len = rest.u32()? as usize;
         let timeline = Timeline::decode(rest.bytes(len)?).ok()?;
-        let policy = MergePolicy { keep_last, keep_for_ns, keep_internal: internal & 1 != 0 };
+        let (keep_internal, newest_only) = (rules & 1 != 0, rules & 2 != 0);
+        let policy = MergePolicy { keep_last, keep_for_ns, keep_internal, newest_only };
         let options = VersionOptions {
             buffer_bytes,
             segment_bytes,
@@ -389,7 +392,7 @@ impl Versions {
             bloom: (flags & 2 != 0).then_some(bloom),
             merge_when_low: (flags & 1 != 0).then_some(policy),
         };
-        let is_sound = flags < 8 && internal < 2 && zero == 0;
+        let is_sound = flags < 8 && rules < 4 && zero == 0;
         is_sound.then_some(Versions { options, seed, newest, count, timeline })
     }
 }

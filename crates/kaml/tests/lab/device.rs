@@ -54,7 +54,7 @@ impl World {
             scale.versions.bloom = Some(BloomOptions { combined: 3, ..BloomOptions::default() });
         }
         if seed % 5 < 2 {
-            let policy = MergePolicy { keep_last: KEEP_LAST, keep_for_ns: 0, keep_internal: false };
+            let policy = MergePolicy { keep_last: KEEP_LAST, ..MergePolicy::default() };
             scale.versions.merge_when_low = Some(policy);
         }
         let Scenario { geometry, mut options, .. } = Scenario::small(Small::Puts, seed);

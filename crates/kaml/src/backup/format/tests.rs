@@ -36,7 +36,12 @@ fn described() -> Vec<Described> {
             rows: 6,
             fingerprint_bits: if bloom.is_some() { 0 } else { 14 },
             bloom,
-            merge_when_low: Some(MergePolicy { keep_last: 3, keep_for_ns: 4, keep_internal: true }),
+            merge_when_low: Some(MergePolicy {
+                keep_last: 3,
+                keep_for_ns: 4,
+                keep_internal: true,
+                newest_only: bloom.is_some(),
+            }),
         },
         seed: 17,
         newest: 18,
@@ -83,7 +88,7 @@ fn golden_bytes() {
 
     let bytes = head().encode();
     let words = bytes[56..].chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-    assert_eq!((&bytes[..8], bytes.len()), (&b"KBK1\x03\0\0\0"[..], 112));
+    assert_eq!((&bytes[..8], bytes.len()), (&b"KBK1\x04\0\0\0"[..], 112));
     assert_eq!((&bytes[8..24], &bytes[24..40], &bytes[40..56]), (&[7; 16][..], &[8; 16][..], &[9; 16][..]));
     assert!(words.eq(10..17));
 
@@ -122,9 +127,9 @@ fn what_is_written_is_read() {
     let totals = Totals { pieces: 1, records: 2, versions: 3, deleted: 4, bytes: 5, crc: 6 };
     assert_eq!(Totals::decode(&totals.encode()), Some(totals));
     let mut newer = head().encode();
-    newer[4] = 4;
-    assert_eq!(Head::decode(&newer), Err(Some(4)));
-    for older in [1, 2] {
+    newer[4] = 5;
+    assert_eq!(Head::decode(&newer), Err(Some(5)));
+    for older in [1, 2, 3] {
         newer[4] = older;
         assert_eq!(Head::decode(&newer), Ok(head()), "backups of older versions are read");
     }
