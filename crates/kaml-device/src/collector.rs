@@ -4,7 +4,7 @@
 //! Lives elsewhere:  what is done about them (`gc`), when collection runs (`space`), which block is chosen (`policy`).
 
 use crate::format::oob::Extent;
-use crate::policy::CollectionPolicy;
+use crate::policy::{CollectionPolicy, CollectionRule};
 use kaml_flash::AlignedBuf;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +50,8 @@ pub(crate) struct Collector {
     pub(crate) again: Vec<u32>,
     pub(crate) picks: u64,
     pub(crate) policy: CollectionPolicy,
+    /// Decides in place of the policy.
+    pub(crate) own_rule: Option<Box<dyn CollectionRule>>,
     /// Since the first scan after opening that moved records.
     pub(crate) clustering: Option<Clustering>,
     /// The namespace whose index must be loaded before collection can continue.
@@ -61,6 +63,10 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
+    pub(crate) fn rule(&self) -> &dyn CollectionRule {
+        self.own_rule.as_deref().unwrap_or(self.policy.policy())
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.victim.is_some() || !self.draining.is_empty()
     }

@@ -18,7 +18,7 @@ use crate::format::record::RecordHeader;
 use crate::in_flight::Pending;
 use crate::lifetime::Class;
 use crate::moves::Move;
-use crate::policy::{Candidate, CollectionPolicy};
+use crate::policy::{CollectionCandidate, CollectionPolicy, CollectionRule};
 use crate::snapshots::steps::is_kept_in;
 use crate::space::Purpose;
 use crate::versioned::NoSegment;
@@ -36,7 +36,12 @@ const GARBAGE_SHARE: u32 = 64;
 impl Core {
     /// Collects by another policy from now on. What is stored does not depend on it.
     pub fn set_collection_policy(&mut self, policy: CollectionPolicy) {
-        self.collector.policy = policy;
+        (self.collector.policy, self.collector.own_rule) = (policy, None);
+    }
+
+    /// Collects by a rule of the caller's from now on. What is stored does not depend on it.
+    pub fn set_collection_rule(&mut self, rule: Box<dyn CollectionRule>) {
+        self.collector.own_rule = Some(rule);
     }
 
     /// Records cannot be moved before the index of this namespace is loaded. One is loaded at a time: a caller that asks in vain asks again.
@@ -123,7 +128,7 @@ impl Core {
         if self.growth.is_shrinking() && !self.space.pace.is_active() {
             return None;
         }
-        let policy = self.collector.policy.policy();
+        let policy = self.collector.rule();
         let candidates = || self.log.blocks.iter().filter(|(_, b)| b.may_be_drained() && b.valid_chunks <= live_max);
         let (_, most, _) = self.log.blocks.erase_spread();
         if let Some((block, entry)) = candidates().min_by_key(|(block, b)| (b.erase_count, *block))
@@ -133,7 +138,7 @@ impl Core {
         }
         let per_block = self.log.geometry.chunks_per_block();
         let has_garbage = |b: &Block| b.valid_chunks < per_block - per_block / GARBAGE_SHARE;
-        let candidate = |block: u32, b: &Block| Candidate {
+        let candidate = |block: u32, b: &Block| CollectionCandidate {
             live: f64::from(b.valid_chunks) / f64::from(per_block),
             age: self.log.writers.sequence - b.closed_at,
             free_on_die: self.log.blocks.free_on(self.log.geometry.die_of(BlockIndex(block))),
@@ -212,7 +217,7 @@ impl Core {
             match self.move_if_live(block, extent, record) {
                 Ok(live_chunks) => {
                     if self.collector.draining[&block].scans == 1 {
-                        let budget = self.collector.policy.policy().budget_for(extent.chunk_count - live_chunks);
+                        let budget = self.collector.rule().budget_for(extent.chunk_count - live_chunks);
                         self.space.pace.add_budget(budget);
                     }
                     self.collector.victim.as_mut().expect("still scanned").next += 1;

@@ -106,7 +106,7 @@ pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOpti
 pub use namespace_commands::{CountedDeletion, Deletion};
 pub use packing::Compressed;
 pub use packing::values::PackedValue;
-pub use policy::{CollectionPolicy, UnknownPolicy};
+pub use policy::{CollectionCandidate, CollectionPolicy, CollectionRule, UnknownPolicy};
 pub use reader::{Buffered, FindError, FlashRead, Found, FoundValue, Reader, RecordReader, SpaceReader, read_whole};
 pub use recovery::OpenReport;
 pub use room::has_room;

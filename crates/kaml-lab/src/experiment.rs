@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
   kaml-lab experiment muninn-fig9 --keys 50M --out figures
 
 Each experiment writes NAME.csv and NAME.svg. The same board and seed give the same bytes on every machine. \
-fig5 to fig8 are those of the KAML paper, section V; muninn-fig7 to muninn-fig10 those of the Muninn paper, section 6, on \
+fig5 to fig10 are those of the KAML paper, section V; muninn-fig7 to muninn-fig10 those of the Muninn paper, section 6, on \
 its own flash whatever the board. With fewer keys than its 50M these have fewer rows of segments, each as long.")]
 pub struct Arguments {
-    /// fig5 to fig8, gc, wear, logs, muninn-fig7 to muninn-fig10, or all
+    /// fig5 to fig10, gc, wear, logs, muninn-fig7 to muninn-fig10, or all
     #[arg(value_parser = named)]
     experiment: Chosen,
     /// The directory for tables and pictures; made if it does not exist
@@ -37,7 +37,7 @@ pub struct Arguments {
     /// Puts of the experiments of the Muninn paper, as 3125000, 500K or 50M
     #[arg(long, default_value = "3125K", value_parser = count)]
     keys: u64,
-    /// Before fig5 to fig8, fill each device with random data this many times, and empty it, as the paper does
+    /// Before fig5 to fig10, fill each device with random data this many times, and empty it, as the paper does
     #[arg(long, default_value_t = 0)]
     precondition: u32,
     /// Seconds instead of minutes; the figures mean little

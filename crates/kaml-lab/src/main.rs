@@ -5,9 +5,11 @@
 #![allow(unreachable_pub, reason = "a program exports nothing; `pub` marks the door of each module")]
 
 mod experiment;
+mod plan;
 mod replay;
 mod reproduce;
 mod sim;
+mod workload;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,6 +23,8 @@ use std::process::ExitCode;
   kaml-lab experiment muninn-fig9 --out figures    a figure of the Muninn paper
   kaml-lab reproduce kaml --out kaml               all figures of a paper, and its claims
   kaml-lab replay hm_0.csv --format msr            a trace of a real workload
+  kaml-lab workload mixed.toml                     a workload of your own
+  kaml-lab plan muninn --keys 50M                  reads and memory of versions, by the paper's equations
 
 The same board and seed give the same results on every machine. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.")]
 struct Arguments {
@@ -38,6 +42,10 @@ enum Command {
     Reproduce(reproduce::Arguments),
     /// Replay a trace of a real workload on a modelled board
     Replay(replay::Arguments),
+    /// Execute a workload from a file on a modelled board
+    Workload(workload::Arguments),
+    /// Compute what the parameters of a paper's design cost
+    Plan(plan::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +54,8 @@ fn main() -> ExitCode {
         Command::Experiment(arguments) => arguments.run(),
         Command::Reproduce(arguments) => arguments.run(),
         Command::Replay(arguments) => arguments.run(),
+        Command::Workload(arguments) => arguments.run(),
+        Command::Plan(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

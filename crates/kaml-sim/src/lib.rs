@@ -23,6 +23,7 @@ mod load;
 mod medium;
 mod model;
 mod pack;
+mod plan;
 mod rig;
 mod rng;
 mod run;
@@ -31,6 +32,7 @@ mod timing;
 mod trace;
 mod value;
 mod versions;
+mod workload;
 mod world;
 
 pub use array::Keep;
@@ -46,9 +48,11 @@ pub use experiment::{Cell, Claim, Experiment, Outcome, PaperValue, Progress, Set
 pub use faults::{FaultCounts, Faults};
 pub use file_states::{BrokenDisk, FileStates};
 pub use host::{Command, Put};
+pub use kaml_device::{CollectionCandidate, CollectionRule};
 pub use load::{Ask, Load, Order, Sheet};
 pub use medium::{Options, SimMedium, SimQueue};
 pub use model::{Address, Changes, Comparison, Logs, Model, Phase};
+pub use plan::{MuninnCost, MuninnPlan, PlanError};
 pub use rig::{Latencies, Replay, ReplayCuts, ReplayError, ReplayReport, Rig, RigError};
 pub use rng::{Rng, Trace, mix};
 #[cfg(feature = "broken")]
@@ -59,4 +63,8 @@ pub use timing::{NandTiming, Timing};
 pub use trace::{Extent, Pattern, PatternError, TraceError, TraceFormat, TraceOp, TraceReader, TraceRecord};
 pub use value::Value;
 pub use versions::{Past, PastCommand};
+pub use workload::{
+    CommandMix, HostLoad, Keys, LoadReport, MakePolicy, Policies, Sizes, Space, Weight, WorkloadError, WorkloadFile,
+    WorkloadReport,
+};
 pub use world::{Counts, End, World};

@@ -10,11 +10,14 @@
 mod error;
 mod loaded;
 mod precondition;
+mod program;
 mod replay;
 mod replay_model;
 mod replay_report;
+mod spaces;
 
 pub use error::RigError;
+pub(crate) use program::{Class, Command, Record};
 pub use replay::{Replay, ReplayCuts, ReplayError};
 pub use replay_report::{Latencies, ReplayReport};
 
@@ -27,8 +30,8 @@ use crate::medium::{Options, SimMedium, SimQueue};
 use crate::rng::Rng;
 use crate::timing::Timing;
 use kaml_device::{
-    BlockChange, BlockOptions, BlockStep, Body, Buffered, CollectionPolicy, Condition, Core, CoreStats, FindError,
-    FlashRead, Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
+    BlockChange, BlockOptions, BlockStep, Body, Buffered, CollectionPolicy, CollectionRule, Condition, Core, CoreStats,
+    FindError, FlashRead, Found, Key, Op, Reader, StageError,
 };
 use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue};
 use loaded::Loaded;
@@ -40,6 +43,7 @@ enum Job {
     Nothing,
     Get { number: u64 },
     Put { number: u64 },
+    Batch { records: Vec<Record> },
     Delete { number: u64 },
     Read { range: std::ops::Range<u64> },
     Write { change: Box<BlockChange>, range: std::ops::Range<u64> },
@@ -107,6 +111,7 @@ pub struct Rig {
     done: Vec<Completion>,
     started: Vec<(IoId, Io)>,
     replaying: Option<Box<replay::Replaying>>,
+    program: Option<program::Program>,
 }
 
 impl Rig {
@@ -141,6 +146,7 @@ impl Rig {
             done: Vec::new(),
             started: Vec::new(),
             replaying: None,
+            program: None,
         })
     }
 
@@ -149,26 +155,9 @@ impl Rig {
         self.core.set_collection_policy(policy);
     }
 
-    /// A namespace of records, on some logs or all.
-    pub fn create_records(&mut self, name: &str, logs: Vec<u32>) -> Result<u32, RigError> {
-        self.create(name, &NamespaceOptions::records(KeyKind::U64).with_logs(logs))
-    }
-
-    /// A namespace of this many bytes in logical blocks of 512.
-    pub fn create_blocks(&mut self, name: &str, bytes: u64) -> Result<u32, RigError> {
-        let options = BlockOptions::new(BLOCK_BYTES, bytes.div_ceil(BLOCK_BYTES.into()));
-        self.create(name, &options.into())
-    }
-
-    /// Creates a namespace and waits for the root that names it: before that the device does not know it.
-    fn create(&mut self, name: &str, options: &NamespaceOptions) -> Result<u32, RigError> {
-        let id = self.core.create_namespace(name, options)?;
-        let request = self.core.request_root(false);
-        self.poll()?;
-        while self.core.roots_done() < request {
-            self.step()?;
-        }
-        Ok(id)
+    /// Collects by a rule of the caller's from now on.
+    pub fn set_own_collection_policy(&mut self, rule: Box<dyn CollectionRule>) {
+        self.core.set_collection_rule(rule);
     }
 
     /// Virtual time.
@@ -262,7 +251,10 @@ impl Rig {
             let Reverse((_, _, event, host)) = self.events.pop().expect("just seen");
             match event {
                 Event::Ask if self.replaying.is_some() => self.replay_event(host),
-                Event::Ask => self.ask(host)?,
+                Event::Ask => match &mut self.program {
+                    Some(program) => program.done.push_back(host),
+                    None => self.ask(host)?,
+                },
                 Event::Taken => self.taken(next, host)?,
                 Event::Read => self.start_read(host),
             }
@@ -325,6 +317,7 @@ impl Rig {
     fn taken(&mut self, now: u64, host: usize) -> Result<(), RigError> {
         let records = match &self.hosts[host].job {
             Job::Put { .. } => self.loads[self.hosts[host].load].load.batch,
+            Job::Batch { records } => records.len() as u64,
             Job::Write { .. } | Job::Delete { .. } => 1,
             Job::Get { .. } | Job::Read { .. } => return self.look_up(now, host),
             Job::Nothing => unreachable!("a command was taken"),
@@ -353,8 +346,10 @@ impl Rig {
     /// Returns whether the firmware took it.
     fn stage(&mut self, host: usize) -> Result<bool, RigError> {
         let Host { load, job, .. } = &mut self.hosts[host];
-        let Loaded { load, value, crc32c, .. } = &self.loads[*load];
+        let loads = &self.loads;
+        let Loaded { load, value, crc32c, .. } = &loads[*load];
         let frame = match job {
+            Job::Batch { records } => self.core.stage(&program::ops(loads, records)),
             Job::Put { number } => {
                 let op = |number| Op {
                     namespace: load.space,

@@ -1,14 +1,14 @@
 //! The default policy: garbage against age.
 
-use super::{Candidate, Policy};
+use super::{CollectionCandidate, CollectionRule};
 
 /// Cost-benefit with the square root of age. Greedy is best for uniform overwrites, and the rule of the log-structured file
 /// system, which counts all of the age, for skewed ones; this lies between them.
 #[derive(Debug)]
 pub(super) struct Balanced;
 
-impl Policy for Balanced {
-    fn worth(&self, candidate: &Candidate) -> f64 {
+impl CollectionRule for Balanced {
+    fn worth(&self, candidate: &CollectionCandidate) -> f64 {
         let age = (candidate.age as f64 + 1.0).sqrt();
         let score = (1.0 - candidate.live) / (1.0 + candidate.live) * age;
         // Dies that are short of free blocks come first.

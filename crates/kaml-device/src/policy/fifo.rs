@@ -1,13 +1,13 @@
 //! The oldest block first.
 
-use super::{Candidate, Policy};
+use super::{CollectionCandidate, CollectionRule};
 
 /// The blocks form a ring, so records that live long are moved once in each round.
 #[derive(Debug)]
 pub(super) struct Fifo;
 
-impl Policy for Fifo {
-    fn worth(&self, candidate: &Candidate) -> f64 {
+impl CollectionRule for Fifo {
+    fn worth(&self, candidate: &CollectionCandidate) -> f64 {
         candidate.age as f64
     }
 

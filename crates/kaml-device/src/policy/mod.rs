@@ -15,19 +15,36 @@ use std::str::FromStr;
 
 /// A block that can be collected, as policies see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Candidate {
+#[non_exhaustive]
+pub struct CollectionCandidate {
     /// Which part of its chunks is live, from 0 to 1.
-    pub(crate) live: f64,
+    pub live: f64,
     /// Pages that the device has programmed since the block was filled.
-    pub(crate) age: u64,
+    pub age: u64,
     /// Free blocks of its die.
-    pub(crate) free_on_die: usize,
+    pub free_on_die: usize,
 }
 
-/// Decides for the collector.
-pub(crate) trait Policy: Debug + Send + Sync {
+/// Decides for the collector: a policy of collection that is not one of [`CollectionPolicy`], of another crate for example.
+///
+/// A rule only decides. Whatever it returns, failing blocks are emptied first, blocks without garbage are left alone, and hosts never take
+/// the blocks that collection needs. The simplest rule is greedy:
+///
+/// ```
+/// use kaml_device::{CollectionCandidate, CollectionRule};
+///
+/// #[derive(Debug)]
+/// struct MostGarbage;
+///
+/// impl CollectionRule for MostGarbage {
+///     fn worth(&self, candidate: &CollectionCandidate) -> f64 {
+///         1.0 - candidate.live
+///     }
+/// }
+/// ```
+pub trait CollectionRule: Debug + Send + Sync {
     /// How much it is worth to collect a block. The block of the largest worth is collected; of equal ones the last.
-    fn worth(&self, candidate: &Candidate) -> f64;
+    fn worth(&self, candidate: &CollectionCandidate) -> f64;
 
     /// Whether the least worn block is collected instead, after this many picks: it has been erased `behind` times less than the most worn
     /// one, which has been erased `most` times.
@@ -81,7 +98,7 @@ impl CollectionPolicy {
         }
     }
 
-    pub(crate) fn policy(self) -> &'static dyn Policy {
+    pub(crate) fn policy(self) -> &'static dyn CollectionRule {
         match self {
             CollectionPolicy::Balanced => &balanced::Balanced,
             CollectionPolicy::Greedy => &greedy::Greedy,
@@ -114,7 +131,7 @@ pub struct UnknownPolicy(pub String);
 mod tests {
     use super::*;
 
-    fn best(policy: CollectionPolicy, candidates: &[Candidate]) -> usize {
+    fn best(policy: CollectionPolicy, candidates: &[CollectionCandidate]) -> usize {
         let worth = |at: &usize| policy.policy().worth(&candidates[*at]);
         (0..candidates.len()).max_by(|a, b| worth(a).total_cmp(&worth(b))).unwrap()
     }
@@ -123,10 +140,10 @@ mod tests {
     /// Method: a block with most garbage, one that is old, one that has fair shares of both; dies that are short.
     #[test]
     fn policies_choose_by_garbage_and_age() {
-        let candidate = |live, age| Candidate { live, age, free_on_die: 100 };
+        let candidate = |live, age| CollectionCandidate { live, age, free_on_die: 100 };
         let blocks = [candidate(0.2, 10), candidate(0.9, 10_000), candidate(0.4, 900)];
         assert_eq!(CollectionPolicy::ALL.map(|policy| best(policy, &blocks)), [2, 0, 1]);
-        let short = Candidate { free_on_die: 0, ..candidate(0.4, 800) };
+        let short = CollectionCandidate { free_on_die: 0, ..candidate(0.4, 800) };
         assert_eq!(best(CollectionPolicy::Balanced, &[blocks[2], short]), 1);
     }
 

@@ -42,7 +42,7 @@ impl Core {
             // What can be written until only the reserve is left.
             let spare = u64::from(self.log.blocks.free_count().saturating_sub(reserve));
             let chunks = spare * u64::from(self.log.geometry.chunks_per_block());
-            pace.budget = self.collector.policy.policy().first_budget(chunks) as i64;
+            pace.budget = self.collector.rule().first_budget(chunks) as i64;
         }
         // Where collection gains nothing more, there is no reason to keep hosts waiting for it to get ahead.
         let goes_on = free <= below + 1 && !is_in_vain;

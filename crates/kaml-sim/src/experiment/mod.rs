@@ -1,9 +1,9 @@
 //! The device experiments of both papers and some of our own, each from a board and a seed.
 //!
 //! Lives here:       their names, their results: a table, a picture, the paper's claims next to ours.
-//! Lives elsewhere:  executing commands (`rig`), the experiments (`micro`, `logs`, `collection`; `muninn`), pictures
+//! Lives elsewhere:  executing commands (`rig`), the experiments (`micro`, `logs`, `transactions`, `collection`; `muninn`), pictures
 //!                   (`chart`), the papers' values (`paper`), why claims are missed (`reasons`), several runs (`runs`).
-//! Implements:       paper:KAML V.B-C (Figures 5 to 8), paper:Muninn 6 (Figures 7 to 10); docs/experiments.md.
+//! Implements:       paper:KAML V.B-E (Figures 5 to 10, Table III), paper:Muninn 6 (Figures 7 to 10); docs/experiments.md.
 //!
 //! The same board and seed give the same bytes on every machine.
 
@@ -15,6 +15,7 @@ mod muninn;
 mod paper;
 mod reasons;
 mod runs;
+mod transactions;
 
 use crate::board::Board;
 use crate::rig::{Rig, RigError};
@@ -33,6 +34,10 @@ pub enum Experiment {
     Fig7,
     /// Bandwidth by logs of a namespace.
     Fig8,
+    /// Transactions of TPC-B and TPC-C, by hit ratio and records of a lock, and over pages with a log.
+    Fig9,
+    /// YCSB and its mixes (Table III), and over pages with a log.
+    Fig10,
     /// Write amplification and tail latency by utilisation.
     Gc,
     /// Spread of erase counts as the device is written again and again.
@@ -60,7 +65,7 @@ pub struct Settings {
     pub quick: bool,
     /// Puts of an experiment on versions; the Muninn paper has 50 million.
     pub keys: u64,
-    /// Before Figures 5 to 8 of the KAML paper, each device is filled with random data this many times, and emptied.
+    /// Before Figures 5 to 10 of the KAML paper, each device is filled with random data this many times, and emptied.
     pub preconditioned: u32,
 }
 
@@ -119,17 +124,20 @@ pub struct Outcome {
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, &str);
 
 impl Experiment {
-    /// The figures of the KAML paper that run on the modelled board.
-    pub const KAML: [Experiment; 4] = [Experiment::Fig5, Experiment::Fig6, Experiment::Fig7, Experiment::Fig8];
+    /// The figures of the KAML paper.
+    pub const KAML: [Experiment; 6] =
+        [Experiment::Fig5, Experiment::Fig6, Experiment::Fig7, Experiment::Fig8, Experiment::Fig9, Experiment::Fig10];
     /// The figures of the Muninn paper.
     pub const MUNINN: [Experiment; 4] =
         [Experiment::MuninnFig7, Experiment::MuninnFig8, Experiment::MuninnFig9, Experiment::MuninnFig10];
     /// All of them.
-    pub const ALL: [Experiment; 11] = [
+    pub const ALL: [Experiment; 13] = [
         Experiment::Fig5,
         Experiment::Fig6,
         Experiment::Fig7,
         Experiment::Fig8,
+        Experiment::Fig9,
+        Experiment::Fig10,
         Experiment::Gc,
         Experiment::Wear,
         Experiment::Logs,
@@ -146,6 +154,8 @@ impl Experiment {
             Experiment::Fig6 => "fig6",
             Experiment::Fig7 => "fig7",
             Experiment::Fig8 => "fig8",
+            Experiment::Fig9 => "fig9",
+            Experiment::Fig10 => "fig10",
             Experiment::Gc => "gc",
             Experiment::Wear => "wear",
             Experiment::Logs => "logs",
@@ -171,6 +181,8 @@ impl Experiment {
             Experiment::Fig6 => micro::latency(settings, progress),
             Experiment::Fig7 => micro::batches(settings, progress),
             Experiment::Fig8 => logs::bandwidth(settings, progress),
+            Experiment::Fig9 => transactions::oltp(settings, progress),
+            Experiment::Fig10 => transactions::ycsb(settings, progress),
             Experiment::Gc => collection::amplification(settings, progress),
             Experiment::Wear => collection::wear(settings, progress),
             Experiment::Logs => logs::interference(settings, progress),

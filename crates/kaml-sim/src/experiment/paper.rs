@@ -43,6 +43,13 @@ values! {
     BATCH_UPDATE: "KAML, Figure 7", "Update bandwidth, 4 records / 1", "1.2 to 1.3", 1.2, 1.3;
     BATCH_FILL: "KAML, Figure 7", "time to fill to load 0.7, 4 records / 1", "0.6", 0.6, 0.6;
     LOGS: "KAML, Figure 8", "Update bandwidth, 64 logs / 16", "5.8", 5.8, 5.8;
+    TPCB: "KAML, Figure 9", "TPC-B, KAML / Shore-MT with record locks", "up to 4.0", 4.0, 4.0;
+    NEW_ORDER: "KAML, Figure 9", "NewOrder, KAML / Shore-MT with record locks", "1.1", 1.1, 1.1;
+    PAYMENT: "KAML, Figure 9", "Payment, KAML / Shore-MT with record locks", "2.0", 2.0, 2.0;
+    COARSE_RECORDS: "KAML, V.D", "KAML, throughput lost with 16 records a lock, %", "up to 47", 47.0, 47.0;
+    COARSE_PAGES: "KAML, V.D", "Shore-MT, throughput lost with page locks, %", "up to 80", 80.0, 80.0;
+    YCSB: "KAML, Figure 10", "YCSB, KAML / Shore-MT", "1.1 to 3.0", 1.1, 3.0;
+    YCSB_MEAN: "KAML, Figure 10", "YCSB, KAML / Shore-MT, mean", "2.3", 2.3, 2.3;
     UTILISATION: "Muninn, Figure 7", "S8/7: utilisation of segments, %", "92 to 94", 92.0, 94.1;
     UTILISATION_FEW: "Muninn, 6.4", "pareto without overwrites: utilisation, %", "65", 65.2, 65.2;
     BYTES: "Muninn, 6.3 and 6.4", "bytes of memory a key", "2.14 to 2.5", 2.14, 2.5;
