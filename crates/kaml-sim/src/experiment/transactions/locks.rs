@@ -75,7 +75,7 @@ mod tests {
         assert!(!locks.acquire(name, 2, true) && !locks.acquire(name, 3, false));
         let mut granted = Vec::new();
         locks.release(name, &mut granted);
-        assert_eq!(granted, []);
+        assert!(granted.is_empty());
         locks.release(name, &mut granted);
         assert_eq!(granted, [2]);
         locks.release(name, &mut granted);
