@@ -30,8 +30,7 @@ const WORKLOAD: &str = r#"
     commands = 30000
 "#;
 
-/// Executes the workload under each policy.
-pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Two dies, which the records fill by two thirds, so collection has something to do.
     let mut board = Board::preset("kaml-2017").ok_or("a preset is missing")?;
     (board.geometry.channel_count, board.geometry.dies_per_channel) = (2, 1);
