@@ -57,7 +57,8 @@ pub struct MuninnCost {
     pub filter_bytes: u64,
     /// Equation 5: bytes of memory of an item, with the buffer.
     pub bytes_per_item: f64,
-    /// The same without the buffer, which does not grow with items.
+    /// The same without the buffer, which does not grow with items. The map of overflow is not in equation 5: 32 keys of 6 bytes for a
+    /// segment are another 0.2 bytes for items of 1 KiB.
     pub bytes_per_item_without_buffer: f64,
 }
 
@@ -139,7 +140,7 @@ impl MuninnPlan {
     ///
     /// ```
     /// let cost = kaml_sim::MuninnPlan::paper(50_000_000).cost().unwrap();
-    /// assert!((2.0..2.4).contains(&cost.bytes_per_item_without_buffer));
+    /// assert!((1.9..2.1).contains(&cost.bytes_per_item_without_buffer));
     /// ```
     pub fn cost(&self) -> Result<MuninnCost, PlanError> {
         self.check()?;
@@ -212,12 +213,12 @@ impl MuninnPlan {
 mod tests {
     use super::*;
 
-    /// Goal:   the paper's parameters give what it reports: 2.1 to 2.5 bytes a key, a few tables.
+    /// Goal:   the paper's parameters give what it reports, 2.14 bytes a key, but for the map of overflow, which equation 5 leaves out.
     /// Method: its 50 million pairs, by equations 3 to 5; one table by hand.
     #[test]
     fn the_papers_parameters_cost_what_it_reports() {
         let cost = MuninnPlan::paper(50_000_000).cost().unwrap();
-        assert!((2.0..2.5).contains(&cost.bytes_per_item_without_buffer), "{cost:?}");
+        assert!((1.9..2.1).contains(&cost.bytes_per_item_without_buffer), "{cost:?}");
         assert_eq!((cost.items_per_segment, cost.segments, cost.tables), (962, 51_976, 7));
         assert!((cost.bytes_per_item - cost.bytes_per_item_without_buffer - 2.684).abs() < 0.001, "{cost:?}");
         let one =
