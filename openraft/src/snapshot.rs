@@ -20,24 +20,23 @@ const KEY_BYTES_MAX: u32 = 1024;
 /// The longest value that any device takes, and more than any metadata.
 const VALUE_BYTES_MAX: u32 = 1 << 30;
 const BUFFER_BYTES: usize = 256 << 10;
-const CRC: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 /// Passes bytes on and computes their checksum.
 struct Summed<T> {
     inner: T,
-    digest: crc_fast::Digest,
+    crc: u32,
 }
 
 impl<T> Summed<T> {
     fn new(inner: T) -> Summed<T> {
-        Summed { inner, digest: crc_fast::Digest::new(CRC) }
+        Summed { inner, crc: 0 }
     }
 }
 
 impl<T: Write> Write for Summed<T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.inner.write(bytes)?;
-        self.digest.update(&bytes[..count]);
+        self.crc = kaml_crc::crc32c_append(self.crc, &bytes[..count]);
         Ok(count)
     }
 
@@ -49,7 +48,7 @@ impl<T: Write> Write for Summed<T> {
 impl<T: Read> Read for Summed<T> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(bytes)?;
-        self.digest.update(&bytes[..count]);
+        self.crc = kaml_crc::crc32c_append(self.crc, &bytes[..count]);
         Ok(count)
     }
 }
@@ -76,7 +75,7 @@ pub(crate) fn write<C: RaftTypeConfig>(
     }
     out.write_all(&[0; 8])?;
     out.write_all(&count.to_le_bytes())?;
-    let sum = out.digest.finalize() as u32;
+    let sum = out.crc;
     out.inner.write_all(&sum.to_le_bytes())?;
     out.inner.into_inner().map_err(|error| error.into_error())?.sync_all()
 }
@@ -104,7 +103,7 @@ impl Records {
         let lengths = (number(&mut self.from)?, number(&mut self.from)?);
         if lengths == (0, 0) {
             let count = u64::from_le_bytes(bytes_of(&mut self.from, 8)?.try_into().expect("8 bytes"));
-            let sum = self.from.digest.finalize() as u32;
+            let sum = self.from.crc;
             let stored = bytes_of(&mut self.from.inner, 4)?;
             if stored != sum.to_le_bytes() || count != self.count {
                 return Err(damaged("its checksum or its number of records is wrong"));

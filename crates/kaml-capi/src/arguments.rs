@@ -166,6 +166,7 @@ impl ItemsOut {
 }
 
 /// Elements; none if the count is 0, whatever the pointer.
+#[inline(always)]
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
@@ -244,12 +245,14 @@ impl Limits {
 }
 
 /// Bytes of a key or a value.
+#[inline(always)]
 pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, length: usize, what: &str) -> Result<&'a [u8], Failure> {
     // SAFETY: the caller's promise is the same.
     unsafe { slice(pointer.cast(), length, what) }
 }
 
 /// A key of any length.
+#[inline(always)]
 pub(crate) unsafe fn key<'a>(pointer: *const c_void, length: usize) -> Result<KeyRef<'a>, Failure> {
     // SAFETY: the caller's promise is the same.
     let bytes = unsafe { key_bytes(pointer, length)? };
@@ -257,10 +260,11 @@ pub(crate) unsafe fn key<'a>(pointer: *const c_void, length: usize) -> Result<Ke
 }
 
 /// The bytes of a key of any length.
+#[inline(always)]
 pub(crate) unsafe fn key_bytes<'a>(pointer: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
     if length == 0 || length > KEY_BYTES_MAX {
         // Not read at all: a length that no key has is likely to be of something else.
-        return Err(kaml_device::KeyError { len: length, must: "keys have 1 to 1024 bytes" }.into());
+        return Err(bad_key(length));
     }
     // SAFETY: the caller's promise is the same.
     unsafe { bytes(pointer, length, "key") }
@@ -354,19 +358,42 @@ pub(crate) fn text<const BYTES: usize>(text: &str) -> [c_char; BYTES] {
     array
 }
 
+// What each call does is inlined, and what fails is not: a get of a cached record takes a few hundred instructions altogether.
+#[inline(always)]
 fn checked<T>(pointer: *mut T, what: &str) -> Result<NonNull<T>, Failure> {
-    let start = NonNull::new(pointer).ok_or_else(|| Failure::argument(format!("{what}: a null pointer")))?;
-    if !start.is_aligned() {
-        return Err(Failure::argument(format!("{what}: {pointer:p} is not aligned to {} bytes", align_of::<T>())));
+    match NonNull::new(pointer) {
+        Some(start) if start.is_aligned() => Ok(start),
+        Some(_) | None => Err(refused(pointer.cast(), align_of::<T>(), what)),
     }
-    Ok(start)
+}
+
+#[cold]
+#[inline(never)]
+fn refused(pointer: *mut c_void, align: usize, what: &str) -> Failure {
+    match pointer.is_null() {
+        true => Failure::argument(format!("{what}: a null pointer")),
+        false => Failure::argument(format!("{what}: {pointer:p} is not aligned to {align} bytes")),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn bad_length(count: usize, what: &str) -> Failure {
+    Failure::argument(format!("{what}: a length of {count}"))
+}
+
+#[cold]
+#[inline(never)]
+fn bad_key(length: usize) -> Failure {
+    kaml_device::KeyError { len: length, must: "keys have 1 to 1024 bytes" }.into()
 }
 
 /// No object is larger than half the address space; a length that is was negative once.
+#[inline(always)]
 fn check_length(count: usize, element_bytes: usize, what: &str) -> Result<(), Failure> {
     match count.checked_mul(element_bytes) {
         Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
-        Some(_) | None => Err(Failure::argument(format!("{what}: a length of {count}"))),
+        Some(_) | None => Err(bad_length(count, what)),
     }
 }
 

@@ -219,6 +219,7 @@ impl<T, const DOORS: usize> Registry<T, DOORS> {
     }
 
     /// The slot of a handle that is open, or was a moment ago.
+    #[inline(always)]
     fn slot(&self, handle: u64) -> Result<(&Slot<T, DOORS>, u64), Failure> {
         if handle >> (64 - 4) != self.kind as u64 {
             return Err(self.not_open(handle));
@@ -227,13 +228,21 @@ impl<T, const DOORS: usize> Registry<T, DOORS> {
         let chunk = self.chunks[at / CHUNK_SLOTS].get().ok_or_else(|| self.not_open(handle))?;
         let (slot, generation) = (&chunk[at % CHUNK_SLOTS], (handle >> SLOT_BITS) & GENERATION_MAX);
         if slot.forks.load(Ordering::Relaxed) != FORKS.load(Ordering::Relaxed) {
-            let what = self.kind.name();
-            let text = format!("{handle:#x} is a {what} of the process that this one was forked from");
-            return Err(Failure::new(KAML_BAD_HANDLE, text));
+            return Err(self.of_parent(handle));
         }
         if slot.is_at(generation) { Ok((slot, generation)) } else { Err(self.not_open(handle)) }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn of_parent(&self, handle: u64) -> Failure {
+        let what = self.kind.name();
+        let text = format!("{handle:#x} is a {what} of the process that this one was forked from");
+        Failure::new(KAML_BAD_HANDLE, text)
+    }
+
+    #[cold]
+    #[inline(never)]
     fn not_open(&self, handle: u64) -> Failure {
         let what = self.kind.name();
         Failure::new(KAML_BAD_HANDLE, format!("{handle:#x} is not an open {what} (closed already, or never opened)"))

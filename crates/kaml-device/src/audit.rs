@@ -326,7 +326,7 @@ fn look_at(bytes: &[u8]) -> Examined {
     let expires = stored.and_then(|stored| record.expires(stored)).unwrap_or(0);
     let seen = FoundRecord { record, long, value_bytes, expires };
     match stored {
-        Some(stored) if crc_fast::crc32_iscsi(stored) == record.value_crc => match record.can_be_unpacked(stored) {
+        Some(stored) if kaml_crc::crc32c(stored) == record.value_crc => match record.can_be_unpacked(stored) {
             true => Examined::Whole(seen),
             false => Examined::BadPacked(seen),
         },

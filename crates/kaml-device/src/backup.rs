@@ -263,7 +263,7 @@ impl BlockRead {
 fn scan(bytes: &[u8], slot: Slot) -> Option<ScannedRecord<'_>> {
     let record: Record = RecordHeader::check(bytes).filter(|record| record.kind.is_value())?;
     let stored = bytes.get(record.stored_range())?;
-    let is_whole = crc_fast::crc32_iscsi(stored) == record.value_crc;
+    let is_whole = kaml_crc::crc32c(stored) == record.value_crc;
     // The bytes of a long key follow the value: they are as whole as that is.
     if !is_whole && record.key.is_digest() {
         return None;

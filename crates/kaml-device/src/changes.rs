@@ -314,7 +314,7 @@ impl PlacedChange {
             return None;
         }
         let stored = bytes.get(record.stored_range())?;
-        if crc_fast::crc32_iscsi(stored) != record.value_crc {
+        if kaml_crc::crc32c(stored) != record.value_crc {
             return None;
         }
         let (key, expires) = (record.full_key(stored)?.to_buf(), record.expires(stored)?);
@@ -335,7 +335,7 @@ impl PlacedChange {
     }
 
     fn is_stored(&self, key: &KeyBuf, value: &[u8], expires: u64) -> bool {
-        let mut stored = crc_fast::crc32_iscsi(value);
+        let mut stored = kaml_crc::crc32c(value);
         let mut bytes = value.len();
         if self.record.key.is_digest() {
             let len = (key.as_bytes().len() as u16).to_le_bytes();

@@ -285,7 +285,7 @@ mod tests {
         let durable = core.request_root(false);
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
         for key in 0..20u64 {
-            let body = Body::Value { value: &[7; 600], crc32c: crc_fast::crc32_iscsi(&[7; 600]) };
+            let body = Body::Value { value: &[7; 600], crc32c: kaml_crc::crc32c(&[7; 600]) };
             let expires = if key % 2 == 0 { Expires::Never } else { Expires::At(3000) };
             let key = Key::from(key).into();
             core.stage(&[Op { namespace, key, body, condition: Condition::Always, expires }]).unwrap();

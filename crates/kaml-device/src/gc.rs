@@ -267,7 +267,7 @@ impl Core {
         if index.get(&key) != Some(from) && !is_kept() {
             return Ok(0);
         }
-        if value.is_none_or(|value| crc_fast::crc32_iscsi(value) != record.value_crc) {
+        if value.is_none_or(|value| kaml_crc::crc32c(value) != record.value_crc) {
             if !is_last_scan {
                 return Ok(extent.chunk_count);
             }

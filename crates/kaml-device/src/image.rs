@@ -8,7 +8,6 @@ use crate::Core;
 use crate::command::Body;
 use crate::format::crc32c_append;
 use crate::format::record::{EXPIRES_MAX, EXPIRY_BYTES, Form, Record, RecordHeader, RecordKind, suffix_bytes, trailer};
-use crc_fast::{CrcAlgorithm, Digest};
 use kaml_flash::{AlignedBuf, Geometry};
 use kaml_index::FullKey;
 use std::sync::Arc;
@@ -91,12 +90,10 @@ pub fn encode_expiring_image<'a>(
 
 /// Passes bytes on piece by piece and returns their CRC32C, so each piece comes from memory once.
 pub(crate) fn copy_checked(from: &[u8], mut copy: impl FnMut(&[u8])) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    for piece in from.chunks(COPY_BYTES) {
-        digest.update(piece);
+    from.chunks(COPY_BYTES).fold(0, |crc, piece| {
         copy(piece);
-    }
-    digest.finalize() as u32
+        crc32c_append(crc, piece)
+    })
 }
 
 /// A piece that the first levels of a cache hold twice.

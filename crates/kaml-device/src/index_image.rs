@@ -63,7 +63,7 @@ impl FlashIndex {
         let (range, crc32c) = list.extent(parts.start);
         let part = read_again(|| {
             let part = read_stream_range(medium, &self.stream, range.clone())?;
-            match crc_fast::crc32_iscsi(&part) == crc32c {
+            match kaml_crc::crc32c(&part) == crc32c {
                 true => Ok(part),
                 false => Err(Error::MetadataDamaged(format!("part {} does not match its checksum", parts.start))),
             }

@@ -114,7 +114,7 @@ impl Core {
 
     /// What a thread needs to load the index of a namespace next to the core; nothing if it is in memory.
     pub fn begin_load(&self, id: u32) -> Result<Option<IndexLoad>, Error> {
-        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        let space = self.spaces.get(&id).ok_or_else(|| Error::UnknownNamespace(id))?;
         space.shared.note_use(); // it is about to be used
         if space.is_loaded() {
             return Ok(None);

@@ -150,7 +150,7 @@ impl Core {
             .iter()
             .map(|(counter, expires)| {
                 let bytes = counter.to_le_bytes();
-                (bytes, crc_fast::crc32_iscsi(&bytes), *expires)
+                (bytes, kaml_crc::crc32c(&bytes), *expires)
             })
             .collect();
         let applied = merges.iter().filter(|merge| matches!(merge.step, MergeStep::Apply(_)));

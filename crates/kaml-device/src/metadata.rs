@@ -204,7 +204,7 @@ fn read_stream_once(medium: &dyn Medium, stream: &Stream, stop: &dyn Fn() -> boo
         read_run(medium, run, &mut |_, page| bytes.extend_from_slice(page))?;
     }
     bytes.truncate(stream.bytes as usize);
-    match crc_fast::crc32_iscsi(&bytes) == stream.crc32c {
+    match kaml_crc::crc32c(&bytes) == stream.crc32c {
         true => Ok(Some(bytes)),
         false => {
             let first = stream.runs.first().map_or(0, |r| r.block);

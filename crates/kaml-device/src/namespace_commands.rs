@@ -351,7 +351,7 @@ impl Core {
     /// A namespace that a root names. One that is being created does not exist for anybody yet.
     pub(crate) fn known_space(&self, id: u32) -> Result<&Namespace, Error> {
         let space = self.spaces.get(&id).filter(|_| id < self.root.next_namespace);
-        space.ok_or(Error::UnknownNamespace(id))
+        space.ok_or_else(|| Error::UnknownNamespace(id))
     }
 
     /// Whether this error was decided by a change of namespaces that no root has yet. It becomes true with the next root, and is reported

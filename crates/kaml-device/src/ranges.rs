@@ -128,7 +128,7 @@ mod tests {
         let hashed = core.create_namespace("h", &NamespaceOptions::default()).unwrap();
         let durable = core.request_root(false);
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
-        let put = Body::Value { value: b"v", crc32c: crc_fast::crc32_iscsi(b"v") };
+        let put = Body::Value { value: b"v", crc32c: kaml_crc::crc32c(b"v") };
         let op = |key: u64, condition| Op {
             namespace,
             key: Key::from(key).into(),

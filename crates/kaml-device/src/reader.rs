@@ -185,7 +185,7 @@ impl Reader {
 
     /// Whether what finds a namespace's records is in memory; else the next command on it has to wait for [`Core::load_index`].
     pub fn is_loaded(&self, namespace: u32) -> Result<bool, Error> {
-        let space = self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.directory.get(namespace).ok_or_else(|| Error::UnknownNamespace(namespace))?;
         space.note_use();
         Ok(match space.layout {
             Layout::Versions(_) => space.versions().is_some(),
@@ -233,7 +233,7 @@ impl Reader {
 
     pub(crate) fn space(&self, namespace: u32) -> Result<Arc<NamespaceShared>, Error> {
         let space = self.directory.get(namespace).filter(|space| space.values_of.is_none());
-        let space = space.ok_or(Error::UnknownNamespace(namespace))?;
+        let space = space.ok_or_else(|| Error::UnknownNamespace(namespace))?;
         space.note_use();
         Ok(space)
     }
@@ -384,7 +384,7 @@ impl FlashRead {
         if crate::Broken::DropsValueChecksum.is() {
             return Ok((range, record));
         }
-        match crc_fast::crc32_iscsi(&bytes[range.clone()]) == record.value_crc {
+        match kaml_crc::crc32c(&bytes[range.clone()]) == record.value_crc {
             true => Ok((range, record)),
             false => Err(self.corrupt("its value's checksum does not match")),
         }
@@ -515,7 +515,7 @@ impl Core {
     /// left memory since the record was found there: [`FindError::NeedIndex`].
     pub fn read_buffered<'a>(&self, namespace: u32, key: impl Into<FullKey<'a>>) -> Result<Buffered, FindError> {
         let key = &key.into();
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.spaces.get(&namespace).ok_or_else(|| Error::UnknownNamespace(namespace))?;
         match space.index.as_ref().ok_or(FindError::NeedIndex)?.get(key) {
             Some(slot) => Ok(self.read_slot(namespace, key, slot)?),
             None => Ok(Buffered::Absent),

@@ -441,7 +441,7 @@ impl Core {
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
         let found = RecordHeader::check(&into);
         let same = |r: &Record| (r.namespace, r.key, r.value_crc) == (record.namespace, record.key, record.value_crc);
-        let is_whole = |r: &Record| crc_fast::crc32_iscsi(&into[r.header_bytes()..]) == record.value_crc;
+        let is_whole = |r: &Record| kaml_crc::crc32c(&into[r.header_bytes()..]) == record.value_crc;
         if !found.is_some_and(|r| same(&r) && r.page_bytes() == bytes && is_whole(&r)) {
             return Ok(false);
         }

@@ -331,7 +331,7 @@ mod tests {
         }
 
         fn stage(&mut self, key: u64, value: &[u8]) {
-            let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+            let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
             let (namespace, key) = (self.namespace, Key::from(key));
             self.core
                 .stage(&[Op {
@@ -359,7 +359,7 @@ mod tests {
         fn place_large(&mut self, key: u64, value: &[u8]) -> u64 {
             let (namespace, key) = (self.namespace, Key::from(key));
             let buf = AlignedBuf::zeroed(image_bytes(&self.core.log.geometry, key, value.len()));
-            let crc = crc_fast::crc32_iscsi(value);
+            let crc = kaml_crc::crc32c(value);
             let image =
                 encode_image(&self.core.log.geometry, namespace, key, (value, crc), self.core.last_sequence(), buf);
             let ticket = self.core.place(namespace, key, image).unwrap();
@@ -533,7 +533,7 @@ mod tests {
             let at = device.core.log.geometry.split(kaml_flash::ChunkAddr(start)).1 as usize * 64;
             let forged = Record {
                 value_len: 6,
-                value_crc: crc_fast::crc32_iscsi(b"forged"),
+                value_crc: kaml_crc::crc32c(b"forged"),
                 sequence: 1 << 40,
                 ..record(&data[at..])
             };

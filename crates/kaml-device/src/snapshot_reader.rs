@@ -330,7 +330,7 @@ impl Core {
         namespace: u32,
         key: &FullKey<'_>,
     ) -> Result<Buffered, FindError> {
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.spaces.get(&namespace).ok_or_else(|| Error::UnknownNamespace(namespace))?;
         match space.layout {
             Layout::Records(_) | Layout::Blocks(_) => {} // only a backup looks for units of blocks
             Layout::Versions(_) => space.layout.admit(namespace, Door::Records)?,
@@ -352,7 +352,7 @@ impl Core {
         namespace: u32,
         key: &FullKey<'_>,
     ) -> Result<u64, FindError> {
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.spaces.get(&namespace).ok_or_else(|| Error::UnknownNamespace(namespace))?;
         let index = space.index.as_ref().ok_or(FindError::NeedIndex)?;
         let slot = state_of(&space.shared, snapshot, || index.place(key), || index.get(key))?;
         Ok(slot.map_or(0, |slot| self.expiry_in_buffer(slot)))

@@ -391,7 +391,7 @@ mod tests {
     /// Deletes a key and puts others.
     fn stage(core: &mut Core, keys: Range<u64>) -> Result<u64, StageError> {
         let value = [7; 20_000];
-        let put = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+        let put = Body::Value { value: &value, crc32c: kaml_crc::crc32c(&value) };
         let namespace = core.namespace("n").unwrap();
         let op = |key, body| Op {
             namespace,
@@ -439,7 +439,7 @@ mod tests {
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
         let left = core.collect_below();
         crate::small::take_blocks(&mut core, &medium, left);
-        let put = Body::Value { value: &[7; 8], crc32c: crc_fast::crc32_iscsi(&[7; 8]) };
+        let put = Body::Value { value: &[7; 8], crc32c: kaml_crc::crc32c(&[7; 8]) };
         let op = |key: u64| Op {
             namespace,
             key: Key::from(key).into(),

@@ -75,7 +75,7 @@ impl Core {
 
     /// The newest content of a unit, staged Puts included, and the frame that it is committed with, unless it is committed.
     fn newest_unit(&self, namespace: u32, key: &Key) -> Result<(Buffered, Option<u64>), StageError> {
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.spaces.get(&namespace).ok_or_else(|| Error::UnknownNamespace(namespace))?;
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(namespace)) };
         let same = |(_, s): &(u64, &Staged)| s.namespace == namespace && s.key.key() == key;
         let staged = self.log.ring.uncommitted_in_frames().rev().find(same);
@@ -176,7 +176,7 @@ impl BlockChange {
         let options = reader.block_options(namespace)?;
         let range = options.bytes_of_buffer(namespace, first_block, data.len())?;
         let whole = options.spans(range.clone()).filter(|span| span.in_unit.len() == options.unit_bytes as usize);
-        let whole_crcs = whole.map(|span| crc_fast::crc32_iscsi(&data[span.in_range])).collect();
+        let whole_crcs = whole.map(|span| kaml_crc::crc32c(&data[span.in_range])).collect();
         Ok(BlockChange::new(options, namespace, vec![range], Some(whole_crcs)))
     }
 
@@ -310,7 +310,7 @@ impl BlockChange {
             true => (&data[span.in_range.clone()], *crcs.next().expect("one for each whole unit")),
             false => {
                 let bytes = merged_next.next().expect("one for each other unit").as_slice();
-                (bytes, crc_fast::crc32_iscsi(bytes))
+                (bytes, kaml_crc::crc32c(bytes))
             }
         };
         let bodies: Vec<(&[u8], u32)> = spans.iter().map(body).collect();
@@ -334,7 +334,7 @@ impl BlockChange {
             Content::Unread(read, place) => return Ok(Some(self.ask(read, place))),
             Content::Bytes(mut bytes) => {
                 bytes[span.in_unit.clone()].fill(0);
-                let body = Body::Value { value: &bytes, crc32c: crc_fast::crc32_iscsi(&bytes) };
+                let body = Body::Value { value: &bytes, crc32c: kaml_crc::crc32c(&bytes) };
                 let frame = core.stage_units(&[self.op(span.unit, body)])?;
                 self.staged(frame);
             }
@@ -347,7 +347,7 @@ impl BlockChange {
     fn stage_deletes(&mut self, core: &mut Core) -> Result<(), StageError> {
         let unit_bytes = u64::from(self.options.unit_bytes);
         let units = self.at / unit_bytes..self.range.end / unit_bytes;
-        let space = core.spaces.get(&self.namespace).ok_or(Error::UnknownNamespace(self.namespace))?;
+        let space = core.spaces.get(&self.namespace).ok_or_else(|| Error::UnknownNamespace(self.namespace))?;
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(self.namespace)) };
         let found = index.some_numbers(units, UNITS_PER_TRIM, LINES_PER_TRIM);
         let (found, next) = found.expect("block namespaces have an index of numbers");

@@ -35,11 +35,11 @@ fn settle(life: &mut Life) {
 
 /// Compresses a value as a driver does, and puts it.
 fn put(life: &mut Life, id: u32, key: u64, value: &[u8]) -> bool {
-    let crc32c = crc_fast::crc32_iscsi(value);
+    let crc32c = kaml_crc::crc32c(value);
     let plain = op(id, key, Body::Value { value, crc32c });
     let mut packed = Vec::new();
     let has_saved = life.core.reader().pack(&plain, value, &mut packed);
-    let body = Body::Packed { value: &packed, crc32c: crc_fast::crc32_iscsi(&packed) };
+    let body = Body::Packed { value: &packed, crc32c: kaml_crc::crc32c(&packed) };
     let stored = if has_saved { op(id, key, body) } else { plain };
     life.commit(|core: &mut Core| -> Result<u64, StageError> { core.stage(&[stored]) }).expect("power stays").unwrap();
     has_saved
@@ -119,7 +119,7 @@ fn what_cannot_be_decompressed_is_damage() {
         [&data[..data.len() - 1], &footer(len, 2)].concat(),
     ];
     for (key, bytes) in (1..).zip(&hostile) {
-        let stored = op(id, key, Body::Packed { value: bytes, crc32c: crc_fast::crc32_iscsi(bytes) });
+        let stored = op(id, key, Body::Packed { value: bytes, crc32c: kaml_crc::crc32c(bytes) });
         life.commit(|core: &mut Core| core.stage(&[stored])).unwrap().unwrap();
     }
     assert!(put(&mut life, id, 100, &value));

@@ -15,7 +15,7 @@ const OVERWRITTEN: u64 = 20_000;
 const OVERWRITTEN_MEANWHILE: u64 = 8_000;
 
 fn put(life: &mut Life, namespace: u32, key: u64, value: &[u8]) -> Result<(), Error> {
-    let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+    let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
     let op =
         Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always, expires: Default::default() };
     life.commit(|core| core.stage(&[op])).expect("power stays")

@@ -61,7 +61,7 @@ impl World {
                 Some(value) if value.len() >= kaml_device::DIRECT_BYTES => {
                     Body::Placed { ticket: self.place(*namespace, key, value, change.map_or(0, |(.., time)| time))? }
                 }
-                Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+                Some(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
             };
             ops.push(Op { namespace: *namespace, key, body, condition, expires });
         }
@@ -79,7 +79,7 @@ impl World {
     fn place(&mut self, namespace: u32, key: FullKey<'_>, bytes: &[u8], time: u64) -> Result<u64, Cut> {
         let geometry = self.life.medium.geometry().clone();
         let buf = AlignedBuf::zeroed(expiring_image_bytes(&geometry, key, bytes.len(), time));
-        let (value, crc32c, after) = (bytes, crc_fast::crc32_iscsi(bytes), self.life.core.last_sequence());
+        let (value, crc32c, after) = (bytes, kaml_crc::crc32c(bytes), self.life.core.last_sequence());
         let image = encode_expiring_image(&geometry, namespace, key, Body::Value { value, crc32c }, after, time, buf);
         let ticket = loop {
             match self.life.core.place(namespace, key, image.clone()) {
@@ -344,7 +344,7 @@ fn commands_know_of_expiry() {
     world.life.until(|core| core.roots_done() >= request).unwrap();
     let key = world.with_key(1, 1, |key| *key.key());
     let put = |expires| {
-        let body = Body::Value { value: b"v", crc32c: crc_fast::crc32_iscsi(b"v") };
+        let body = Body::Value { value: b"v", crc32c: kaml_crc::crc32c(b"v") };
         Op { namespace: brief, key: key.into(), body, condition: Condition::Always, expires }
     };
     world.life.commit(|core| core.stage(&[put(Expires::Default)])).unwrap().unwrap();

@@ -35,7 +35,7 @@ fn close(mut life: Life) {
 
 fn put(life: &mut Life, space: u32, key: u64, seed: u64) -> Result<Result<(), Error>, Cut> {
     let value = value(seed, 3000);
-    let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+    let body = Body::Value { value: &value, crc32c: kaml_crc::crc32c(&value) };
     let op = [Op {
         namespace: space,
         key: (&Key::from(key)).into(),

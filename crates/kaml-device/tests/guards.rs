@@ -94,7 +94,7 @@ impl Device {
     fn put_large(&mut self, key: u64, value: &[u8], mut seen: impl FnMut(&Device, &Io)) {
         let (namespace, key) = (self.namespace, Key::from(key));
         let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), key, value.len()));
-        let value = (value, crc_fast::crc32_iscsi(value));
+        let value = (value, kaml_crc::crc32c(value));
         let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let mut turn = |device: &mut Device| {
             let turns = std::cell::Cell::new(0);
@@ -157,7 +157,7 @@ fn of_numbers() -> NamespaceOptions {
 
 fn op(namespace: u32, key: u64, value: Option<&[u8]>, condition: Condition) -> Op<'_> {
     let body = match value {
-        Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+        Some(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
         None => Body::Delete,
     };
     Op { namespace, key: Key::from(key).into(), body, condition, expires: Default::default() }

@@ -52,7 +52,7 @@ fn rest(life: &mut Life) {
 }
 
 fn op(namespace: u32, key: u64, value: Option<&[u8]>) -> Op<'_> {
-    let body = value.map_or(Body::Delete, |value| Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) });
+    let body = value.map_or(Body::Delete, |value| Body::Value { value, crc32c: kaml_crc::crc32c(value) });
     Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always, expires: Default::default() }
 }
 

@@ -123,7 +123,7 @@ impl World {
             match *step {
                 Step::Put(key, _) => {
                     let body = match &values[ops.len()] {
-                        Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+                        Some(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
                         None => Body::Delete,
                     };
                     let (key, condition) = (Key::from(key).into(), Condition::Always);
@@ -226,13 +226,13 @@ fn refusals_and_times() {
     let text = value(1, 100);
     let key = |number: u64| kaml_device::FullKey::from(Key::from(number));
     let put = |number, value: &'static [u8], expires| {
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
         Op { namespace, key: key(number), body, condition: Condition::Always, expires }
     };
     let merge = |number, step| Merge { at: 9, namespace, key: key(number), step, expires: Expires::Default };
     let add = |number, by| merge(number, MergeStep::Apply(Operand::Add(by)));
     let long = Op {
-        body: Body::Value { value: &text, crc32c: crc_fast::crc32_iscsi(&text) },
+        body: Body::Value { value: &text, crc32c: kaml_crc::crc32c(&text) },
         ..put(1, b"", Expires::Default)
     };
     world.commit(&[long], &[]).unwrap().unwrap();

@@ -103,7 +103,7 @@ impl World {
                         }
                     }
                 }
-                Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+                Some(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
             };
             ops.push(Op {
                 namespace: *namespace,

@@ -41,7 +41,7 @@ fn rest(life: &mut Life) {
 /// Puts batches of records of one length until the device is full; how many records.
 fn fill(life: &mut Life, namespace: u32, kind: KeyKind, bytes: usize) -> u64 {
     let value = value(7, bytes);
-    let crc32c = crc_fast::crc32_iscsi(&value);
+    let crc32c = kaml_crc::crc32c(&value);
     let batch = if bytes == SMALL_BYTES { 100 } else { 1 };
     let mut count = 0;
     loop {
@@ -114,7 +114,7 @@ fn full_devices_churn() {
         let (namespace, number) = (namespaces[rng.below(2) as usize], rng.below(KEYS));
         let bytes = if rng.below(3) == 0 { 1 + rng.below(3000) } else { 1 + rng.below(40) };
         let stored = value(turn, bytes as usize);
-        let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
+        let body = Body::Value { value: &stored, crc32c: kaml_crc::crc32c(&stored) };
         let op = Op {
             namespace,
             key: key(kind, number).into(),
@@ -174,7 +174,7 @@ fn images_of_idle_indexes_keep_no_blocks() {
     let (mut life, [busy, _]) = empty(KeyKind::U64);
     let put = |life: &mut Life, namespace: u32, number: u64| {
         let stored = value(number, SMALL_BYTES);
-        let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
+        let body = Body::Value { value: &stored, crc32c: kaml_crc::crc32c(&stored) };
         let op = Op {
             namespace,
             key: key(KeyKind::U64, number).into(),
@@ -229,7 +229,7 @@ fn every_policy_collects_and_keeps_records() {
             seed += 1;
             model.insert(number, seed);
             let stored = value(seed, LARGE_BYTES);
-            let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
+            let body = Body::Value { value: &stored, crc32c: kaml_crc::crc32c(&stored) };
             let op = Op {
                 namespace,
                 key: Key::from(number).into(),

@@ -173,7 +173,7 @@ impl World {
                                 }
                             }
                         }
-                        Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+                        Some(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
                     };
                     let (condition, expires) = (Condition::Always, Default::default());
                     ops.push(Op { namespace, key: key.into(), body, condition, expires });
@@ -311,7 +311,7 @@ fn compare_history(key: u64, full: &[(u64, Content)], past: &[Past], is_merged: 
         let is_it = |(_, content): &&(u64, Content)| match content {
             None => version.kind == Kind::Tombstone,
             Some((seed, len)) => {
-                version.value_len as usize == *len && version.value_crc == crc_fast::crc32_iscsi(&value(*seed, *len))
+                version.value_len as usize == *len && version.value_crc == kaml_crc::crc32c(&value(*seed, *len))
             }
         };
         let found = if is_merged { expected.find(is_it) } else { expected.next().filter(is_it) };
@@ -546,7 +546,7 @@ fn a_rollback_is_a_change() {
     let mut world = World::new(&medium, 5, COLUMNS);
     let versions = world.versions;
     let put = |world: &mut World, since: u64| {
-        let body = Body::Value { value: b"seen", crc32c: crc_fast::crc32_iscsi(b"seen") };
+        let body = Body::Value { value: b"seen", crc32c: kaml_crc::crc32c(b"seen") };
         let op = [Op {
             namespace: versions,
             key: Key::from(1).into(),

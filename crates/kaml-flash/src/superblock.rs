@@ -210,7 +210,7 @@ impl Superblock {
         raw.prewritten = self.prewritten.into();
         raw.grows_up_to = self.grows_up_to.unwrap_or(0).into();
         raw.mirror_offset = self.tail.map_or(0, |tail| tail.mirror_offset).into();
-        raw.crc32c = crc_fast::crc32_iscsi(&raw.as_bytes()[..CRC_OFFSET]).into();
+        raw.crc32c = kaml_crc::crc32c(&raw.as_bytes()[..CRC_OFFSET]).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(raw.as_bytes());
         bytes
@@ -222,7 +222,7 @@ impl Superblock {
         if raw.magic != MAGIC {
             return Err(BadCopy::Foreign);
         }
-        let crc = crc_fast::crc32_iscsi(&bytes[..CRC_OFFSET]);
+        let crc = kaml_crc::crc32c(&bytes[..CRC_OFFSET]);
         if crc != raw.crc32c.get() {
             return damaged(format!("checksum is {:08x}, the bytes make {crc:08x}", raw.crc32c.get()));
         }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn reseal(bytes: &mut [u8; SUPERBLOCK_BYTES]) {
-        let crc = crc_fast::crc32_iscsi(&bytes[..CRC_OFFSET]);
+        let crc = kaml_crc::crc32c(&bytes[..CRC_OFFSET]);
         bytes[CRC_OFFSET..].copy_from_slice(&crc.to_le_bytes());
     }
 

@@ -344,7 +344,7 @@ fn two_damaged_copies_are_refused() {
     }
     let mut newer = good[..4096].to_vec();
     newer[8] = 9;
-    let crc = crc_fast::crc32_iscsi(&newer[..4092]);
+    let crc = kaml_crc::crc32c(&newer[..4092]);
     newer[4092..].copy_from_slice(&crc.to_le_bytes());
     file.write_all_at(&newer, 4096).unwrap();
     assert_eq!(refusal(&path), "P: format version 9 is newer than 4, the newest that this software knows");
@@ -496,7 +496,7 @@ fn devices_without_a_tail_work() {
     file.read_exact_at(&mut copy, 0).unwrap();
     copy[8] = 1;
     copy[136..144].fill(0);
-    let crc = crc_fast::crc32_iscsi(&copy[..4092]);
+    let crc = kaml_crc::crc32c(&copy[..4092]);
     copy[4092..].copy_from_slice(&crc.to_le_bytes());
     file.write_all_at(&[0; 8192], 0).unwrap();
     file.write_all_at(&copy, 4096).unwrap();

@@ -62,7 +62,13 @@ impl Key {
     ///
     /// # Errors
     /// The key has another length.
+    #[inline]
     pub fn new(bytes: &[u8]) -> Result<Key, KeyError> {
+        // Most keys: one load instead of a call that copies.
+        if let Ok(word) = <[u8; 8]>::try_from(bytes) {
+            let bytes = u128::from(u64::from_le_bytes(word)).to_le_bytes();
+            return Ok(Key { bytes, len: 8 });
+        }
         if bytes.is_empty() || bytes.len() > Self::BYTES_MAX {
             return Err(KeyError { len: bytes.len(), must: "keys have 1 to 16 bytes" });
         }

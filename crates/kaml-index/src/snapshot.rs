@@ -18,7 +18,6 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::ScopedJoinHandle;
 
-use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -474,10 +473,8 @@ fn kind_code(layout: HashLayout) -> u8 {
 
 /// Over the whole image but the checksum's own four bytes.
 pub(crate) fn checksum(image: &[u8]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(&image[..offset_of!(Head, crc32c)]);
-    digest.update(&image[HEAD_BYTES..]);
-    digest.finalize() as u32
+    let head = kaml_crc::crc32c(&image[..offset_of!(Head, crc32c)]);
+    kaml_crc::crc32c_append(head, &image[HEAD_BYTES..])
 }
 
 fn check_head(coding: &Coding, head: &Head) -> Result<Shape, SnapshotError> {

@@ -142,7 +142,7 @@ proptest! {
         }
         let mut image = images(&index).remove(0);
         with.iter().enumerate().for_each(|(i, byte)| if let Some(target) = image.get_mut(at + i) { *target = *byte });
-        let crc = crc_fast::crc32_iscsi(&[&image[..60], &image[64..]].concat());
+        let crc = kaml_crc::crc32c(&[&image[..60], &image[64..]].concat());
         image[60..64].copy_from_slice(&crc.to_le_bytes());
         if let Ok(loaded) = IndexWriter::of_snapshot(IndexLayout::Dense(layout), &image) {
             prop_assert_eq!(contents(&loaded).len() as u64, loaded.len());

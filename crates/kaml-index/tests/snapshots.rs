@@ -157,7 +157,7 @@ fn refusals() {
 }
 
 fn checksum(image: &mut [u8]) {
-    let crc32c = crc_fast::crc32_iscsi(&[&image[..60], &image[64..]].concat());
+    let crc32c = kaml_crc::crc32c(&[&image[..60], &image[64..]].concat());
     image[60..64].copy_from_slice(&crc32c.to_le_bytes());
 }
 

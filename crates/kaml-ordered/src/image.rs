@@ -16,7 +16,6 @@
 use std::cmp::Ordering;
 use std::mem::offset_of;
 
-use crc_fast::CrcAlgorithm;
 use kaml_index::Slot;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -299,10 +298,8 @@ fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 /// The checksum of a part, without the field that holds it.
 fn checksum(part: &[u8]) -> u32 {
-    let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(&part[..offset_of!(Head, crc32c)]);
-    digest.update(&part[HEAD_BYTES..]);
-    digest.finalize() as u32
+    let head = kaml_crc::crc32c(&part[..offset_of!(Head, crc32c)]);
+    kaml_crc::crc32c_append(head, &part[HEAD_BYTES..])
 }
 
 /// A part whose head and checksum are right.

@@ -40,10 +40,7 @@ fn contents(index: &OrderedWriter) -> Model {
 
 /// Writes the checksum that a part of these bytes has.
 fn checksummed(part: &mut [u8]) {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&part[..28]);
-    digest.update(&part[32..]);
-    let crc32c = digest.finalize() as u32;
+    let crc32c = kaml_crc::crc32c_append(kaml_crc::crc32c(&part[..28]), &part[32..]);
     part[28..32].copy_from_slice(&crc32c.to_le_bytes());
 }
 

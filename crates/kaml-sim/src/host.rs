@@ -170,7 +170,7 @@ impl Put {
     pub fn new(changes: Changes, model: &Model) -> Put {
         let bytes = |value: &Option<Value>| {
             let bytes = value.map(Value::noise)?;
-            let crc32c = crc_fast::crc32_iscsi(&bytes);
+            let crc32c = kaml_crc::crc32c(&bytes);
             Some((bytes, crc32c))
         };
         Put {
@@ -314,7 +314,7 @@ impl Put {
             let Body::Value { value, .. } = op.body else { return None };
             let mut packed = Vec::new();
             reader.pack(&op, value, &mut packed).then(|| {
-                let crc32c = crc_fast::crc32_iscsi(&packed);
+                let crc32c = kaml_crc::crc32c(&packed);
                 (packed, crc32c)
             })
         };

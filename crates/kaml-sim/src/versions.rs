@@ -198,7 +198,7 @@ fn is(version: &Version, value: Option<Value>) -> bool {
         None => version.kind == Kind::Tombstone,
         Some(value) => {
             let is_value = version.kind != Kind::Tombstone && version.value_len == value.len;
-            is_value && version.value_crc == crc_fast::crc32_iscsi(&value.noise())
+            is_value && version.value_crc == kaml_crc::crc32c(&value.noise())
         }
     }
 }

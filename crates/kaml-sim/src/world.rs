@@ -327,7 +327,7 @@ impl World {
         let wrong = |what: String| Err(Violation::new(format!("Get of namespace {space} key {key}: {what}")).into());
         match found {
             Ok(found) => {
-                self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(crc_fast::crc32_iscsi(bytes))));
+                self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(kaml_crc::crc32c(bytes))));
                 if self.model.strings.contains_key(&space) {
                     let counts = &mut self.counts;
                     *if found.is_some() { &mut counts.strings_found } else { &mut counts.strings_absent } += 1;

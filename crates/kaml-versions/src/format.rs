@@ -119,7 +119,7 @@ pub(crate) fn identity(sequences: &Range<u64>, records: u32, hashed_pages: u32) 
     let span = (sequences.end - sequences.start).min(u32::MAX.into()) as u32;
     let words = [records, hashed_pages, span].map(u32::to_le_bytes);
     let bytes = [sequences.start.to_le_bytes().as_slice(), words.as_flattened()].concat();
-    crc_fast::crc32_iscsi(&bytes).max(1)
+    kaml_crc::crc32c(&bytes).max(1)
 }
 
 /// Pages that so many bytes after a header take.
@@ -174,7 +174,7 @@ pub(crate) fn encode(stored: &SegmentTable) -> Vec<u8> {
         shape,
     };
     let mut bytes = [header.as_bytes(), &body].concat();
-    let crc = crc_fast::crc32_iscsi(&bytes[8..]);
+    let crc = kaml_crc::crc32c(&bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -197,7 +197,7 @@ pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<SegmentTab
         header.row.get() < parameters.rows && (1..=parameters.segment_pages).contains(&header.hashed_pages.get());
     let body_bytes = body_bytes(&header, parameters)?.filter(|_| fits);
     let Some(body) = body_bytes.and_then(|len| rest.get(..len)) else { return Err(damaged("not of this namespace")) };
-    if crc_fast::crc32_iscsi(&bytes[8..BYTES + body.len()]) != header.crc32c.get() {
+    if kaml_crc::crc32c(&bytes[8..BYTES + body.len()]) != header.crc32c.get() {
         return Err(damaged("checksum"));
     }
     let Ok(records) = u16::try_from(header.records.get()) else { return Err(damaged("numbers too large")) };

@@ -325,7 +325,7 @@ fn read_extent<S: Source, T>(
         return Ok(take(Err(Error::DamagedRecord("a value outside its segment")))?);
     }
     source.read(pages.at, bytes, |value| {
-        let is_whole = crc_fast::crc32_iscsi(value) == version.value_crc;
+        let is_whole = kaml_crc::crc32c(value) == version.value_crc;
         take(if is_whole { Ok(value.to_vec()) } else { Err(Error::DamagedRecord("value checksum")) })
     })
 }
@@ -337,7 +337,7 @@ pub fn is_whole(segment: &[u8], info: &SegmentInfo, parameters: &Parameters) -> 
         Kind::Extent(start) => segment
             .get(start as usize..)
             .and_then(|rest| rest.get(..version.value_len as usize))
-            .is_some_and(|value| crc_fast::crc32_iscsi(value) == version.value_crc),
+            .is_some_and(|value| kaml_crc::crc32c(value) == version.value_crc),
         Kind::Value | Kind::Tombstone => version.value(record).is_ok(),
         Kind::Large(_) => true,
     };

@@ -122,7 +122,7 @@ impl Version {
         let len = HEADER_BYTES + self.key.len();
         into[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         into[HEADER_BYTES..len].copy_from_slice(self.key.as_bytes());
-        let crc = crc_fast::crc32_iscsi(&into[4..len]);
+        let crc = kaml_crc::crc32c(&into[4..len]);
         into[..4].copy_from_slice(&crc.to_le_bytes());
         len
     }
@@ -161,7 +161,7 @@ impl Version {
         }
         let key_end = HEADER_BYTES + usize::from(header.key_len);
         let head = bytes.get(4..key_end).ok_or(Error::DamagedRecord("cut short"))?;
-        if crc_fast::crc32_iscsi(head) != header.header_crc.get() {
+        if kaml_crc::crc32c(head) != header.header_crc.get() {
             return Err(Error::DamagedRecord("header checksum"));
         }
         let key = Key::new(&bytes[HEADER_BYTES..key_end]).map_err(|_| Error::DamagedRecord("key length"))?;
@@ -217,7 +217,7 @@ impl Version {
             return Ok(None);
         }
         let value = &record[HEADER_BYTES + self.key.len()..self.stored_bytes()];
-        if crc_fast::crc32_iscsi(value) != self.value_crc {
+        if kaml_crc::crc32c(value) != self.value_crc {
             return Err(Error::DamagedRecord("value checksum"));
         }
         Ok(Some(value))
@@ -228,7 +228,7 @@ impl Version {
 fn large_payload(number: u64) -> [u8; LARGE_BYTES] {
     let mut payload = [0; LARGE_BYTES];
     payload[..8].copy_from_slice(&number.to_le_bytes());
-    payload[8..].copy_from_slice(&crc_fast::crc32_iscsi(&number.to_le_bytes()).to_le_bytes());
+    payload[8..].copy_from_slice(&kaml_crc::crc32c(&number.to_le_bytes()).to_le_bytes());
     payload
 }
 
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     fn version(kind: Kind) -> Version {
-        let value_crc = crc_fast::crc32_iscsi(b"nine");
+        let value_crc = kaml_crc::crc32c(b"nine");
         let key = Key::new(b"owl").expect("short");
         let (sequence, time_ns) = (0x0102_0304_0506, 0x1112_1314_1516_1718);
         Version { key, kind, value_len: 4, value_crc, sequence, time_ns, user_version: 7, ordinal: 2 }

@@ -310,7 +310,7 @@ impl Timeline {
             bytes.extend(snapshot.time_ns.to_le_bytes());
             encode_view(&snapshot.view, &mut bytes);
         }
-        let crc = crc_fast::crc32_iscsi(&bytes[8..]);
+        let crc = kaml_crc::crc32c(&bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -318,7 +318,7 @@ impl Timeline {
     /// The timeline that is in `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Timeline, Error> {
         let (head, body) = bytes.split_at_checked(8).ok_or(DAMAGED)?;
-        if head[..4] != MAGIC || crc_fast::crc32_iscsi(body).to_le_bytes() != head[4..] {
+        if head[..4] != MAGIC || kaml_crc::crc32c(body).to_le_bytes() != head[4..] {
             return Err(DAMAGED);
         }
         let mut rest = body;

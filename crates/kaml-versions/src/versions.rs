@@ -76,7 +76,7 @@ impl Versions {
             key,
             kind,
             value_len: value.len() as u32,
-            value_crc: crc_fast::crc32_iscsi(value),
+            value_crc: kaml_crc::crc32c(value),
             sequence: stamp.sequence,
             time_ns: stamp.time_ns,
             user_version: self.timeline.present(),

@@ -300,7 +300,7 @@ fn write_record(into: &mut [u8], key: u64, payload: &[u8]) -> usize {
     body.copy_from_slice(payload);
     header[..8].copy_from_slice(&key.to_le_bytes());
     header[8..12].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    header[12..16].copy_from_slice(&crc_fast::crc32_iscsi(body).to_le_bytes());
+    header[12..16].copy_from_slice(&kaml_crc::crc32c(body).to_le_bytes());
     header[16..].fill(0);
     len
 }
@@ -312,7 +312,7 @@ fn seal(bytes: &mut [u8], len: usize, sequence: u64, sector_bytes: usize) -> usi
     header.fill(0);
     header[..8].copy_from_slice(&sequence.to_le_bytes());
     header[8..12].copy_from_slice(&(len as u32).to_le_bytes());
-    let crc = crc_fast::crc32_iscsi(&header[..12]);
+    let crc = kaml_crc::crc32c(&header[..12]);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
     padded
 }

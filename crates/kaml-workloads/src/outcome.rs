@@ -79,5 +79,5 @@ pub struct Outcome {
 
 /// Equal for runs of one workload on one engine with one configuration.
 pub(crate) fn hash(workload: &str, engine: &str, configuration: &serde_json::Value) -> String {
-    format!("{:08x}", crc_fast::crc32_iscsi(format!("{workload}\n{engine}\n{configuration}").as_bytes()))
+    format!("{:08x}", kaml_crc::crc32c(format!("{workload}\n{engine}\n{configuration}").as_bytes()))
 }

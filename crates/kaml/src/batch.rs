@@ -247,7 +247,7 @@ impl Batch {
     ) -> &mut Self {
         let content = value.map_or(Content::Delete, |value| {
             let (start, len) = self.keep(value);
-            Content::Value(start, len, crc_fast::crc32_iscsi(value))
+            Content::Value(start, len, kaml_crc::crc32c(value))
         });
         self.push_content(namespace, key, content, condition)
     }

@@ -204,7 +204,7 @@ impl Device {
     /// - [`Error::ReadOnly`], [`Error::Stopped`], [`Error::Closed`] if the device takes no changes; [`Error::StoreIsOpen`] if a
     ///   store alone changes records.
     pub fn put<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, value: &[u8]) -> Result<(), Error> {
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
         let key = key.into();
         let op = Op {
             namespace,
@@ -229,7 +229,7 @@ impl Device {
     ) -> Result<(), Error> {
         let key = key.into();
         let key = self.shared().key(key)?;
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
         let op = Op { namespace, key, body, condition, expires: Default::default() };
         let asks = matches!(condition, Condition::IfAbsent | Condition::IfPresent);
         match asks.then(|| self.kind(namespace)).transpose()? {

@@ -116,7 +116,7 @@ impl Device {
         expiry: Expiry,
     ) -> Result<(), Error> {
         let shared = self.shared();
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
         let (key, expires) = (shared.key(key.into())?, expiry.resolve(shared));
         shared.write(self.by(), &mut [Op { namespace, key, body, condition: Condition::Always, expires }])
     }

@@ -549,7 +549,7 @@ impl AsyncQueue {
 
 /// The operation that stores a value.
 fn storing<'a>(namespace: NamespaceId, key: FullKey<'a>, value: &'a [u8], condition: Condition) -> Op<'a> {
-    let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+    let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
     Op { namespace, key, body, condition, expires: Default::default() }
 }
 

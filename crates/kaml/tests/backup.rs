@@ -311,7 +311,7 @@ fn backups_under_load_show_one_moment() {
                 };
             }
             let history = copy.history(id("past"), writer, usize::MAX).unwrap();
-            let crc = |number: u64| crc_fast::crc32_iscsi(&number.to_be_bytes());
+            let crc = |number: u64| kaml_crc::crc32c(&number.to_be_bytes());
             assert!(history.iter().map(|past| past.version.value_crc).eq((1..=number).rev().map(crc)));
             let mut block = vec![0; UNIT];
             copy.block_read(id("disk"), writer, &mut block).unwrap();

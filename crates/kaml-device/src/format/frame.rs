@@ -5,7 +5,7 @@
 
 use super::crc32c_append;
 use super::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
-use crate::secret::Sealer;
+use crate::secret::{Sealer, TAGGED_BYTES};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -44,7 +44,7 @@ pub(crate) struct FrameHeader {
 
 const _: () = {
     assert!(size_of::<FrameHeader>() == FrameHeader::BYTES);
-    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, tag) == 68);
+    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, tag) == TAGGED_AT + TAGGED_BYTES);
 };
 
 /// A checked header.
@@ -75,8 +75,8 @@ impl Mask {
     }
 }
 
-/// The fields that a tag covers.
-const TAGGED: std::ops::Range<usize> = 24..68;
+/// Where the fields begin that a tag covers.
+const TAGGED_AT: usize = 24;
 
 impl FrameHeader {
     pub(crate) const BYTES: usize = 80;
@@ -100,10 +100,14 @@ impl FrameHeader {
             tag: U64::ZERO,
             reserved: [0; 4],
         };
-        let (tag, mask) = sealer.frame(&header.as_bytes()[TAGGED]);
+        let (tag, mask) = sealer.frame(header.tagged());
         header.tag = tag.into();
-        header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[8..]).into();
+        header.header_crc = kaml_crc::crc32c(&header.as_bytes()[8..]).into();
         (zerocopy::transmute!(header), Mask(mask))
+    }
+
+    fn tagged(&self) -> &[u8; TAGGED_BYTES] {
+        self.as_bytes()[TAGGED_AT..].first_chunk().expect("the tag follows them")
     }
 
     /// The frame whose header is at `bytes`, if it is whole and of this device, and the mask of its payload. With a sealer, only
@@ -115,7 +119,7 @@ impl FrameHeader {
             Self::MAGIC_UNTAGGED => false,
             _ => return None,
         };
-        let whole = header.header_crc.get() == crc_fast::crc32_iscsi(&header.as_bytes()[8..])
+        let whole = header.header_crc.get() == kaml_crc::crc32c(&header.as_bytes()[8..])
             && header.uuid == uuid
             && header.reserved == [0; 4]
             && (is_tagged || header.tag == U64::ZERO);
@@ -124,7 +128,7 @@ impl FrameHeader {
         }
         let mask = match sealer {
             Some(sealer) => {
-                let (tag, mask) = sealer.frame(&header.as_bytes()[TAGGED]);
+                let (tag, mask) = sealer.frame(header.tagged());
                 if !is_tagged || header.tag.get() != tag {
                     return None;
                 }
@@ -165,7 +169,7 @@ impl Frame {
                 payload[at..start + body.len()].split_at(record.header_bytes() + record.ring_head_bytes());
             crc = crc32c_append(crc, checked);
             let has_value = record.kind.is_value() || record.kind == RecordKind::Version;
-            if has_value && crc_fast::crc32_iscsi(value) != record.value_crc {
+            if has_value && kaml_crc::crc32c(value) != record.value_crc {
                 return None;
             }
             records.push((record, body));

@@ -277,7 +277,7 @@ pub(crate) fn seal(page: &mut [u8], first_entry: u64, entry_count: usize) {
         reserved: [0; 12],
     };
     page[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-    header.crc32c = crc_fast::crc32_iscsi(&page[8..]).into();
+    header.crc32c = kaml_crc::crc32c(&page[8..]).into();
     page[..HEADER_BYTES].copy_from_slice(header.as_bytes());
 }
 
@@ -286,7 +286,7 @@ pub(crate) fn check(page: &[u8]) -> Option<(u64, Vec<Change>)> {
     let (header, _) = JournalPage::read_from_prefix(page).ok()?;
     let count = header.entry_count.get() as usize;
     let whole = header.magic == MAGIC
-        && header.crc32c.get() == crc_fast::crc32_iscsi(&page[8..])
+        && header.crc32c.get() == kaml_crc::crc32c(&page[8..])
         && header.reserved == [0; 12]
         && count <= entries_per_page(page.len());
     if !whole {

@@ -13,14 +13,7 @@ pub(crate) mod record;
 pub(crate) mod root;
 pub(crate) mod version;
 
-use crc_fast::{CrcAlgorithm, Digest};
-
-/// The CRC32C of what `crc` is of, and `more` after it.
-pub(crate) fn crc32c_append(crc: u32, more: &[u8]) -> u32 {
-    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
-    digest.update(more);
-    digest.finalize() as u32
-}
+pub(crate) use kaml_crc::crc32c_append;
 
 #[cfg(test)]
 mod tests;

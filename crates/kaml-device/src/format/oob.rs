@@ -74,12 +74,15 @@ impl Oob {
         }
         let covered = &mut tagger.covered;
         covered.clear();
-        covered.extend_from_slice(&at.block.0.to_le_bytes());
-        covered.extend_from_slice(&at.page.to_le_bytes());
-        covered.extend_from_slice(&self.bitmap.to_le_bytes());
-        covered.extend_from_slice(&self.sequence.to_le_bytes());
-        covered.extend_from_slice(&self.log.to_le_bytes());
-        covered.extend_from_slice(&[self.class, self.continues.into(), 0, 0, 0, 0]);
+        let mut prefix = [0; 32];
+        prefix[..4].copy_from_slice(&at.block.0.to_le_bytes());
+        prefix[4..8].copy_from_slice(&at.page.to_le_bytes());
+        prefix[8..16].copy_from_slice(&self.bitmap.to_le_bytes());
+        prefix[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        prefix[24..26].copy_from_slice(&self.log.to_le_bytes());
+        prefix[26] = self.class;
+        prefix[27] = self.continues.into();
+        covered.extend_from_slice(&prefix);
         for start in starts {
             let header = data[start as usize * chunk..].first_chunk().expect("a chunk is longer than a header");
             covered.extend_from_slice(&header[..RecordHeader::len_at(header)]);
@@ -118,7 +121,7 @@ impl PageOob {
             flags: oob.continues.into(),
             tag: oob.tag.unwrap_or(0).into(),
         };
-        entry.crc32c = crc_fast::crc32_iscsi(&entry.as_bytes()[8..]).into();
+        entry.crc32c = kaml_crc::crc32c(&entry.as_bytes()[8..]).into();
         into.fill(0);
         into[..32].copy_from_slice(entry.as_bytes());
     }
@@ -131,7 +134,7 @@ impl PageOob {
             Self::MAGIC_UNTAGGED if entry.tag.get() == 0 => None,
             _ => return None,
         };
-        let whole = entry.crc32c.get() == crc_fast::crc32_iscsi(&entry.as_bytes()[8..]) && entry.flags <= 1;
+        let whole = entry.crc32c.get() == kaml_crc::crc32c(&entry.as_bytes()[8..]) && entry.flags <= 1;
         whole.then(|| Oob {
             bitmap: entry.bitmap.get(),
             sequence: entry.sequence.get(),

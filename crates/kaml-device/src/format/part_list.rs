@@ -86,7 +86,7 @@ pub(crate) struct PartListWriter {
 impl PartListWriter {
     /// Adds the next part, which begins at a byte of the stream.
     pub(crate) fn push(&mut self, first: u64, offset: u64, part: &[u8]) {
-        let entry = Entry { first: first.into(), offset: offset.into(), crc32c: crc_fast::crc32_iscsi(part).into() };
+        let entry = Entry { first: first.into(), offset: offset.into(), crc32c: kaml_crc::crc32c(part).into() };
         self.entries.extend_from_slice(entry.as_bytes());
     }
 
@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn stream_of(bytes: &[u8]) -> Stream {
-        Stream { bytes: bytes.len() as u64, crc32c: crc_fast::crc32_iscsi(bytes), ..Stream::default() }
+        Stream { bytes: bytes.len() as u64, crc32c: kaml_crc::crc32c(bytes), ..Stream::default() }
     }
 
     fn image(firsts: &[u64]) -> (Vec<u8>, u32) {
@@ -182,7 +182,7 @@ mod tests {
             list.push(*first, bytes.len() as u64, &part);
             bytes.extend_from_slice(&part);
         }
-        let crc32c = crc_fast::crc32_iscsi(&bytes);
+        let crc32c = kaml_crc::crc32c(&bytes);
         let len = list.finish(crc32c, &mut bytes);
         (bytes, len)
     }
@@ -214,7 +214,7 @@ mod tests {
         for (part, first) in [0u64, 10, 10, 10, 20].into_iter().enumerate() {
             let (range, crc32c) = list.extent(part);
             let part = &bytes[range.start as usize..range.end as usize];
-            assert_eq!((part, crc32c), (&first.to_le_bytes()[..], crc_fast::crc32_iscsi(part)));
+            assert_eq!((part, crc32c), (&first.to_le_bytes()[..], kaml_crc::crc32c(part)));
         }
     }
 

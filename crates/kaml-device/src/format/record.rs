@@ -287,7 +287,7 @@ impl RecordHeader {
             tag: tag.into(),
             key: *key,
         };
-        header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[4..]).into();
+        header.header_crc = kaml_crc::crc32c(&header.as_bytes()[4..]).into();
         HeaderBytes { bytes: zerocopy::transmute!(header), len: LONG_BYTES as u8 }
     }
 
@@ -309,7 +309,7 @@ impl RecordHeader {
         let mut bytes = [0; LONG_BYTES];
         bytes[..SHORT_BYTES].copy_from_slice(header.as_bytes());
         bytes[SHORT_BYTES..SHORT_BYTES + Key::BYTES_MAX].copy_from_slice(record.key.padded());
-        let header_crc = crc_fast::crc32_iscsi(&bytes[SHORT_CHECKED_FROM..len]);
+        let header_crc = kaml_crc::crc32c(&bytes[SHORT_CHECKED_FROM..len]);
         bytes[..4].copy_from_slice(&(record.value_crc ^ header_crc).to_le_bytes());
         bytes[4..6].copy_from_slice(&header_check(header_crc).to_le_bytes());
         HeaderBytes { bytes, len: len as u8 }
@@ -339,7 +339,7 @@ impl RecordHeader {
 
     fn check_long(bytes: &[u8]) -> Option<Record> {
         let (header, _) = LongHeader::read_from_prefix(bytes).ok()?;
-        if crc_fast::crc32_iscsi(&header.as_bytes()[4..]) != header.header_crc.get() {
+        if kaml_crc::crc32c(&header.as_bytes()[4..]) != header.header_crc.get() {
             return None;
         }
         let tag = header.tag.get();
@@ -359,7 +359,7 @@ impl RecordHeader {
     fn check_short(bytes: &[u8]) -> Option<Record> {
         let (header, rest) = ShortHeader::ref_from_prefix(bytes).ok()?;
         let key = Key::new(rest.get(..header.key_len.into())?).ok()?;
-        let header_crc = crc_fast::crc32_iscsi(&bytes[SHORT_CHECKED_FROM..SHORT_BYTES + key.len()]);
+        let header_crc = kaml_crc::crc32c(&bytes[SHORT_CHECKED_FROM..SHORT_BYTES + key.len()]);
         if header_check(header_crc) != header.header_check.get() {
             return None;
         }
@@ -540,7 +540,11 @@ pub(crate) fn suffix(key: &FullKey<'_>) -> Vec<u8> {
 }
 
 /// What follows the value of a record of this key that expires then; 0 for never.
+#[inline]
 pub(crate) fn trailer(expires: u64, key: &FullKey<'_>) -> Vec<u8> {
+    if expires == 0 && key.long_bytes().is_empty() {
+        return Vec::new();
+    }
     let mut bytes = suffix(key);
     if expires != 0 {
         bytes.extend_from_slice(&expires.to_le_bytes());

@@ -270,7 +270,7 @@ impl Root {
 fn checksum(version: u32, root: &[u8]) -> u32 {
     let header = match version {
         ..WITH_HEADER_CHECKED => 0,
-        _ => crc32c_append(crc_fast::crc32_iscsi(&root[..12]), &root[16..HEADER_BYTES]),
+        _ => crc32c_append(kaml_crc::crc32c(&root[..12]), &root[16..HEADER_BYTES]),
     };
     crc32c_append(header, &root[HEADER_BYTES..])
 }

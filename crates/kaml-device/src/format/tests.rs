@@ -30,7 +30,7 @@ fn record() -> Record {
         key: Key::new(b"key").unwrap(),
         kind: RecordKind::Value,
         value_len: 5,
-        value_crc: crc_fast::crc32_iscsi(b"value"),
+        value_crc: kaml_crc::crc32c(b"value"),
         sequence: 0x1234,
         packed: false,
         form: Form::Long,
@@ -231,7 +231,7 @@ fn golden_bytes() {
     assert_eq!(hex(&entry), "4f4f42321c876a6b018000000000000003000000000000000200010124232221");
     let mut bytes = root_with_parts().encode(UUID);
     let before_compression = as_version(15, &encode_short_by(&root_with_parts(), 0));
-    assert_eq!(crc_fast::crc32_iscsi(&before_compression), 1_162_116_445, "but for its version");
+    assert_eq!(kaml_crc::crc32c(&before_compression), 1_162_116_445, "but for its version");
     let expiry = "0807060504030000".to_owned() + "0605040302010000" + "e803000000000000" + "ffffffffffffffff";
     assert!(hex(&bytes).contains(&expiry), "the clock, and what the first namespace has on expiry");
     assert!(
@@ -277,10 +277,10 @@ fn older_roots_open() {
         let behind = bytes.len() - 64;
         bytes.drain(behind - 4..behind);
         let body = &bytes[HEADER_BYTES..];
-        let (len, crc) = (body.len() as u32, crc_fast::crc32_iscsi(body));
+        let (len, crc) = (body.len() as u32, kaml_crc::crc32c(body));
         let fields = [version, len, crc].map(u32::to_le_bytes);
         bytes[4..16].copy_from_slice(fields.as_flattened());
-        assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(kaml_crc::crc32c(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
     for (version, namespaces, sum) in [(5, 3, 3_847_074_820), (6, 4, 2_020_765_534), (8, 5, 397_817_397)] {
@@ -288,9 +288,9 @@ fn older_roots_open() {
         old.namespaces.truncate(namespaces);
         let mut bytes = encode_without_seed(&old);
         bytes[4] = version;
-        let crc = crc_fast::crc32_iscsi(&bytes[HEADER_BYTES..]);
+        let crc = kaml_crc::crc32c(&bytes[HEADER_BYTES..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(kaml_crc::crc32c(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
     let newer = [
@@ -304,16 +304,16 @@ fn older_roots_open() {
         old.namespaces.truncate(if version == 13 { 7 } else { 5 });
         let mut bytes = encode_without(&old, without);
         bytes[4] = version;
-        let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+        let crc = crc32c_append(kaml_crc::crc32c(&bytes[..12]), &bytes[16..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(kaml_crc::crc32c(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
     let bytes = as_version(14, &encode_short_by(&root_with_expiry(), 4 * root_with_expiry().namespaces.len()));
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 2_093_424_306, "as version 14 wrote it");
+    assert_eq!(kaml_crc::crc32c(&bytes), 2_093_424_306, "as version 14 wrote it");
     assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
     let bytes = as_version(16, &bytes);
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_153_346_528, "as version 16 wrote it");
+    assert_eq!(kaml_crc::crc32c(&bytes), 1_153_346_528, "as version 16 wrote it");
     assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
 }
 
@@ -365,7 +365,7 @@ fn lists_of_parts_fit_their_images() {
         let count = root().namespaces.len();
         let at = bytes.len() - count - 4 * (count - namespace);
         bytes[at..at + 4].copy_from_slice(&list_bytes.to_le_bytes());
-        let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+        let crc = crc32c_append(kaml_crc::crc32c(&bytes[..12]), &bytes[16..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(Root::decode(&bytes, UUID).is_ok(), fits, "{list_bytes} bytes");
     }
@@ -375,7 +375,7 @@ fn lists_of_parts_fit_their_images() {
 fn as_version(version: u8, root: &[u8]) -> Vec<u8> {
     let mut bytes = root.to_vec();
     bytes[4] = version;
-    let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+    let crc = crc32c_append(kaml_crc::crc32c(&bytes[..12]), &bytes[16..]);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -405,7 +405,7 @@ fn golden_large_versions() {
     let bytes = as_version(15, &encode_short_by(&root, 4 * root.namespaces.len()));
     let values = "080000000d0000000300000000000000".to_owned() + "00000000" + "0000000000000000";
     assert!(hex(&bytes).contains(&values), "whose values a namespace has");
-    assert_eq!(crc_fast::crc32_iscsi(&as_version(15, &bytes)), 1_889_717_013, "as version 15 wrote it");
+    assert_eq!(kaml_crc::crc32c(&as_version(15, &bytes)), 1_889_717_013, "as version 15 wrote it");
     assert_eq!(Root::decode(&bytes, UUID), Ok(root));
 }
 
@@ -447,7 +447,7 @@ fn golden_versions() {
     assert_eq!(bytes[..128], bytes[128..]);
     assert_eq!(Directory::decode(&bytes, 2), Some(directory.clone()));
     assert!((0..2 * 78).all(|len| Directory::decode(&bytes[..len], 2).is_none()), "of a stream its half is a copy");
-    let crc = crc_fast::crc32_iscsi(&bytes);
+    let crc = kaml_crc::crc32c(&bytes);
     for at in 0..256 {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x20;

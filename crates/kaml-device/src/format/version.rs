@@ -116,7 +116,7 @@ impl Directory {
     /// Bytes that have this checksum, made again from those of which one half is damaged.
     pub(crate) fn mend(bytes: &[u8], crc32c: u32) -> Option<Vec<u8>> {
         let (first, second) = bytes.split_at(bytes.len() / 2);
-        [first, second].map(|half| half.repeat(2)).into_iter().find(|bytes| crc_fast::crc32_iscsi(bytes) == crc32c)
+        [first, second].map(|half| half.repeat(2)).into_iter().find(|bytes| kaml_crc::crc32c(bytes) == crc32c)
     }
 
     /// The directory, of this many rows, that is in `bytes`.

@@ -29,7 +29,7 @@ fn with_namespace(medium: &dyn Medium) -> (Core, u32) {
 }
 
 fn stage(core: &mut Core, namespace: u32, value: &[u8]) -> Result<u64, StageError> {
-    let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+    let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
     core.stage(&[Op {
         namespace,
         key: Key::from(1).into(),

@@ -177,7 +177,7 @@ mod tests {
         let value = vec![7; DIRECT_BYTES];
         let refused = (0u64..).find_map(|key| {
             let buf = AlignedBuf::zeroed(image_bytes(&core.log.geometry, Key::from(key), value.len()));
-            let value = (value.as_slice(), crc_fast::crc32_iscsi(&value));
+            let value = (value.as_slice(), kaml_crc::crc32c(&value));
             let image = encode_image(&core.log.geometry, records, Key::from(key), value, core.last_sequence(), buf);
             let placed = core.place(records, Key::from(key), image);
             placed.map(|ticket| core.drive(&medium, |core| core.is_placed(ticket)).unwrap()).err()

@@ -326,7 +326,7 @@ impl Core {
         };
         let (value_len, value_crc) = match op.body {
             Body::Value { value, crc32c } | Body::Packed { value, crc32c } => (value.len() as u32, crc32c),
-            Body::Delete => (0, crc_fast::crc32_iscsi(&[])),
+            Body::Delete => (0, kaml_crc::crc32c(&[])),
             Body::Placed { ticket } => {
                 let placed = &self.tickets.placed[&ticket].record;
                 (placed.value_len, placed.value_crc)
@@ -504,7 +504,7 @@ mod tests {
     /// A Put that is durable, while nothing else continues.
     fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
         let value = [7; 3000];
-        let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+        let body = Body::Value { value: &value, crc32c: kaml_crc::crc32c(&value) };
         let frame =
             core.stage(&[Op { namespace, key: Key::from(1).into(), body, condition, expires: Default::default() }])?;
         let (id, mut io) = core.begin_persist().expect("one at a time");

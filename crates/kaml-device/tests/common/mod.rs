@@ -118,7 +118,7 @@ impl Life {
     /// Programs a large value ahead of its Put; returns its ticket.
     #[allow(dead_code)] // not all tests put large values
     pub(crate) fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
-        let value = (bytes, crc_fast::crc32_iscsi(bytes));
+        let value = (bytes, kaml_crc::crc32c(bytes));
         let mut tries = 0;
         let ticket = loop {
             tries += 1;

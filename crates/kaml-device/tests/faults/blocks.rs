@@ -126,7 +126,7 @@ fn failed_programs_of_deleted_namespaces_stop_nothing() {
     let (gone, key) = (rig.namespace, Key::from(1u64));
     let value = vec![1; DIRECT_BYTES];
     let buf = AlignedBuf::zeroed(image_bytes(rig.core.geometry(), key, value.len()));
-    let value = (&value[..], crc_fast::crc32_iscsi(&value));
+    let value = (&value[..], kaml_crc::crc32c(&value));
     let image = encode_image(rig.core.geometry(), gone, key, value, rig.core.last_sequence(), buf);
     let ticket = rig.core.place(gone, key, image).unwrap();
     let deletion = rig.core.delete_namespace(gone, &BTreeSet::new()).unwrap();
@@ -223,7 +223,7 @@ fn held_segments_outlive_their_failed_block() {
 
 fn image(rig: &Rig, key: u64, value: &[u8]) -> Arc<AlignedBuf> {
     let buf = AlignedBuf::zeroed(image_bytes(rig.core.geometry(), Key::from(key), value.len()));
-    let value = (value, crc_fast::crc32_iscsi(value));
+    let value = (value, kaml_crc::crc32c(value));
     encode_image(rig.core.geometry(), rig.namespace, Key::from(key), value, rig.core.last_sequence(), buf)
 }
 

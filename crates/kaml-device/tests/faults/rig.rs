@@ -154,7 +154,7 @@ impl Rig {
 
     pub(crate) fn put(&mut self, key: u64, value: Option<&[u8]>) -> Result<(), Error> {
         let body = match value {
-            Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+            Some(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
             None => Body::Delete,
         };
         let op = Op {
@@ -186,7 +186,7 @@ impl Rig {
     pub(crate) fn put_large(&mut self, key: u64, value: &[u8]) -> Option<Result<(), MediumError>> {
         let (namespace, key) = (self.namespace, Key::from(key));
         let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), key, value.len()));
-        let value = (value, crc_fast::crc32_iscsi(value));
+        let value = (value, kaml_crc::crc32c(value));
         let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let ticket = self.core.place(namespace, key, image).unwrap();
         let op = Op {

@@ -13,7 +13,7 @@ fn what_is_staged_has_a_place() {
     for frame_puts in [1, 7] {
         let mut rig = Rig::new();
         let value = value(1, 1);
-        let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+        let body = Body::Value { value: &value, crc32c: kaml_crc::crc32c(&value) };
         let op = |key| Op {
             namespace: rig.namespace,
             key: Key::from(key).into(),

@@ -72,7 +72,7 @@ impl Secret {
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(self.key.len() + CHECKSUM_BYTES));
         bytes.extend_from_slice(&self.key);
-        bytes.extend_from_slice(&crc_fast::crc32_iso_hdlc(&self.key).to_le_bytes());
+        bytes.extend_from_slice(&kaml_crc::crc32(&self.key).to_le_bytes());
         let hash = self.hash.map_or(0, Hash::id);
         let encoded = Zeroizing::new(STANDARD.encode(&bytes));
         Zeroizing::new(format!("{PREFIX}{hash:02x}:{}:", encoded.as_str()))
@@ -106,7 +106,7 @@ impl FromStr for Secret {
         let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| BadSecret::Form)?);
         let (key, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(BadSecret::Length)?;
         let secret = Secret::new(key, hash)?;
-        if crc_fast::crc32_iso_hdlc(key).to_le_bytes() != *checksum {
+        if kaml_crc::crc32(key).to_le_bytes() != *checksum {
             return Err(BadSecret::Checksum);
         }
         Ok(secret)

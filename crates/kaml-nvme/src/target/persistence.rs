@@ -137,7 +137,7 @@ fn encode(identity: Identity, all: &All) -> Vec<u8> {
         bytes: (body.len() as u32).into(),
     };
     let mut bytes = [head.as_bytes(), &body].concat();
-    bytes.extend_from_slice(&crc_fast::crc32_iscsi(&bytes).to_le_bytes());
+    bytes.extend_from_slice(&kaml_crc::crc32c(&bytes).to_le_bytes());
     bytes
 }
 
@@ -148,7 +148,7 @@ fn decode(bytes: &[u8]) -> Option<(Head, All)> {
     if head.magic != MAGIC || head.bytes.get() as usize != rest.len() {
         return None;
     }
-    if crc_fast::crc32_iscsi(whole).to_le_bytes() != *checksum {
+    if kaml_crc::crc32c(whole).to_le_bytes() != *checksum {
         return None;
     }
     let mut all = All::new();
@@ -261,7 +261,7 @@ mod tests {
         }
         let mut later = whole[..whole.len() - 4].to_vec();
         later[4] = 2;
-        later.extend_from_slice(&crc_fast::crc32_iscsi(&later).to_le_bytes());
+        later.extend_from_slice(&kaml_crc::crc32c(&later).to_le_bytes());
         std::fs::write(&path, &later).unwrap();
         assert!(matches!(read(&keep, identity), Err(BadReservations::Version { version: 2, .. })));
         let nowhere = KeepReservations::File(folder.path().join("none/reservations"));

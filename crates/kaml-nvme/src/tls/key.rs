@@ -71,7 +71,7 @@ impl TlsKey {
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(self.bytes.len() + CHECKSUM_BYTES));
         bytes.extend_from_slice(&self.bytes);
-        bytes.extend_from_slice(&crc_fast::crc32_iso_hdlc(&self.bytes).to_le_bytes());
+        bytes.extend_from_slice(&kaml_crc::crc32(&self.bytes).to_le_bytes());
         let encoded = Zeroizing::new(STANDARD.encode(&bytes));
         Zeroizing::new(format!("{PREFIX}{:02x}:{}:", self.hash.map_or(0, Hash::id), encoded.as_str()))
     }
@@ -96,7 +96,7 @@ impl FromStr for TlsKey {
         let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| BadTlsKey::Form)?);
         let (key, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(BadTlsKey::Length)?;
         let tls_key = TlsKey::new(key, hash)?;
-        if crc_fast::crc32_iso_hdlc(key).to_le_bytes() != *checksum {
+        if kaml_crc::crc32(key).to_le_bytes() != *checksum {
             return Err(BadTlsKey::Checksum);
         }
         Ok(tls_key)

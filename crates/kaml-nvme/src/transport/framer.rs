@@ -152,7 +152,7 @@ impl Framer {
         }
         let here = self.unread.start..self.unread.start + bytes;
         let intact = !digest || {
-            let crc = crc_fast::crc32_iscsi(&self.inbox[here.clone()]);
+            let crc = kaml_crc::crc32c(&self.inbox[here.clone()]);
             let received = *self.inbox[here.end..].first_chunk().expect("counted");
             self.is_digest(crc, bytes, received)
         };
@@ -198,7 +198,7 @@ impl Framer {
         let (header, rest) = head.split_at(frame.header_bytes);
         if frame.header_digest {
             let received = u32::from_le_bytes(rest[..DIGEST_BYTES].try_into().expect("counted in the offset of data"));
-            if crc_fast::crc32_iscsi(header) != received {
+            if kaml_crc::crc32c(header) != received {
                 return Err(Fatal::HeaderDigest { received });
             }
         }
@@ -224,7 +224,7 @@ impl Framer {
         if filling.digest {
             let received = *self.inbox[self.unread.clone()].first_chunk()?;
             let (crc, bytes) =
-                (crc_fast::crc32_iscsi(&filling.into[filling.begin..filling.end]), filling.end - filling.begin);
+                (kaml_crc::crc32c(&filling.into[filling.begin..filling.end]), filling.end - filling.begin);
             intact = self.is_digest(crc, bytes, received);
             self.unread.start += DIGEST_BYTES;
         }

@@ -3,7 +3,6 @@
 pub mod framer;
 pub mod outbox;
 
-use crc_fast::{CrcAlgorithm, Digest};
 
 /// Which digests were agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,9 +31,7 @@ const DIGEST_BYTES: usize = 4;
 /// What SPDK takes for the digest of data: that of the data filled up with zeros to a multiple of 4 bytes. Others do not fill
 /// up, and the specification knows no data of other lengths, which values of any length need.
 fn padded_digest(digest: u32, data_bytes: usize) -> u32 {
-    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!digest));
-    digest.update(&[0; 3][..data_bytes.wrapping_neg() % 4]);
-    digest.finalize() as u32
+    kaml_crc::crc32c_append(digest, &[0; 3][..data_bytes.wrapping_neg() % 4])
 }
 
 /// Which end of a connection this is.

@@ -130,7 +130,7 @@ impl Outbox {
     }
 
     fn digest(&self, data: &[u8]) -> u32 {
-        let digest = crc_fast::crc32_iscsi(data);
+        let digest = kaml_crc::crc32c(data);
         if self.pads_digests { padded_digest(digest, data.len()) } else { digest }
     }
 
@@ -198,7 +198,7 @@ impl Outbox {
         }
         head[offset_of!(Common, pdu_bytes)..][..4].copy_from_slice(&(pdu_bytes as u32).to_le_bytes());
         if header_digest {
-            let digest = crc_fast::crc32_iscsi(head);
+            let digest = kaml_crc::crc32c(head);
             piece.extend_from_slice(&digest.to_le_bytes());
         }
         self.bytes = before + data_at;

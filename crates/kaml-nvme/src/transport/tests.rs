@@ -136,7 +136,7 @@ proptest! {
 /// Method: lengths around multiples of 4 from an outbox that does and one that does not; the check value of seven bytes.
 #[test]
 fn digests_may_be_of_padded_data() {
-    assert_eq!(super::padded_digest(crc_fast::crc32_iscsi(b"1234567"), 7), crc_fast::crc32_iscsi(b"1234567\0"));
+    assert_eq!(super::padded_digest(kaml_crc::crc32c(b"1234567"), 7), kaml_crc::crc32c(b"1234567\0"));
     for (bytes, pads) in (1..10).flat_map(|bytes| [(bytes, false), (bytes, true)]) {
         let (mut outbox, mut framer) = (Outbox::new(End::Target), Framer::new(End::Host));
         let digests = Digests { header: false, data: true };
@@ -169,8 +169,8 @@ fn golden_pdus() {
     let bytes = bytes_of(&mut outbox);
     assert_eq!(bytes[..16], [4, 1, 72, 0, 76, 0, 0, 0, 0x18, 0x40, 0x34, 0x12, 0, 0, 0, 0]);
     assert_eq!(bytes[8 + 39], 0x5a);
-    assert_eq!(bytes[72..], crc_fast::crc32_iscsi(&bytes[..72]).to_le_bytes());
-    assert_eq!(crc_fast::crc32_iscsi(b"123456789"), 0xe306_9283, "the check value of the specification's polynomial");
+    assert_eq!(bytes[72..], kaml_crc::crc32c(&bytes[..72]).to_le_bytes());
+    assert_eq!(kaml_crc::crc32c(b"123456789"), 0xe306_9283, "the check value of the specification's polynomial");
 
     let mut outbox = Outbox::new(End::Target);
     outbox.push(&Header::ReadyToTransfer(transfer(0x0102, 0x1000, 0x2000)));

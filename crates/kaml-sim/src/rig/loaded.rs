@@ -19,7 +19,7 @@ impl Loaded {
     pub(super) fn new(load: &Load) -> Loaded {
         let mut value = Vec::new();
         Value { seed: u64::from(load.space), len: load.bytes, expires: 0 }.run(&mut value);
-        let crc32c = crc_fast::crc32_iscsi(&value);
+        let crc32c = kaml_crc::crc32c(&value);
         Loaded { load: load.clone(), issued: 0, completed: 0, value, crc32c, sheet: Sheet::new() }
     }
 }

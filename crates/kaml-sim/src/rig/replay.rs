@@ -345,7 +345,7 @@ impl Rig {
         let loaded = &mut self.loads[host];
         loaded.load.bytes = bytes;
         fill_value(version, bytes, &mut loaded.value);
-        loaded.crc32c = crc_fast::crc32_iscsi(&loaded.value);
+        loaded.crc32c = kaml_crc::crc32c(&loaded.value);
         let mean = self.state().value_bytes_mean;
         self.state().value_bytes_mean = (mean * 15 + u64::from(bytes)) / 16;
         self.state().expected[host] = Expected::Version(version);

@@ -54,7 +54,7 @@ pub(crate) fn version(key: Key, kind: Kind, value: &[u8], sequence: u64) -> Vers
         key,
         kind,
         value_len: value.len() as u32,
-        value_crc: crc_fast::crc32_iscsi(value),
+        value_crc: kaml_crc::crc32c(value),
         sequence,
         time_ns: sequence * 1000,
         user_version: 0,
@@ -118,7 +118,7 @@ impl Store {
                 Kind::Extent(at) => image[at as usize..][..version.value_len as usize].to_vec(),
                 Kind::Large(_) => unreachable!("these tests put none"),
             };
-            assert_eq!(crc_fast::crc32_iscsi(&value), version.value_crc);
+            assert_eq!(kaml_crc::crc32c(&value), version.value_crc);
             return Some((version, value));
         }
     }

@@ -58,7 +58,7 @@ fn the_log_holds_whole_frames() {
         assert_eq!(u64::from_le_bytes(frame[..8].try_into().unwrap()), i as u64 + 1);
         assert_eq!(word(8) as usize, FRAME_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + 100));
         let body = &frame[FRAME_HEADER_BYTES + RECORD_HEADER_BYTES..][..100];
-        assert_eq!(word(FRAME_HEADER_BYTES + 12), crc_fast::crc32_iscsi(body));
+        assert_eq!(word(FRAME_HEADER_BYTES + 12), kaml_crc::crc32c(body));
     }
 }
 

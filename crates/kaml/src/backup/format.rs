@@ -507,7 +507,7 @@ pub(super) fn decode_version<'a>(rest: &mut Cursor<'a>) -> Option<(u32, Version,
         2 if value.is_empty() => Kind::Tombstone,
         _ => return None,
     };
-    let value_crc = crc_fast::crc32_iscsi(value);
+    let value_crc = kaml_crc::crc32c(value);
     let version = Version { key, kind, value_len, value_crc, sequence, time_ns, user_version, ordinal: 0 };
     (zero == 0).then_some((namespace, version, value))
 }

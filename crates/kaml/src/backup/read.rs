@@ -8,7 +8,6 @@ use super::format::{
     decode_version,
 };
 use crate::error::Error;
-use crc_fast::{CrcAlgorithm, Digest};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -140,7 +139,7 @@ pub(super) struct Pieces<R> {
     number: u64,
     /// Bytes that were read.
     pub(super) offset: u64,
-    headers: Digest,
+    headers_crc: u32,
     /// What its last piece says, after that was read.
     pub(super) totals: Totals,
     /// A piece that was read and not taken.
@@ -158,7 +157,7 @@ impl<R: Read> Pieces<R> {
             backup: [0; 16],
             number: 0,
             offset: 0,
-            headers: Digest::new(CrcAlgorithm::Crc32Iscsi),
+            headers_crc: 0,
             totals: Totals::default(),
             next: None,
             is_over: false,
@@ -210,14 +209,14 @@ impl<R: Read> Pieces<R> {
         }
         self.check_contents(&piece, &bytes)?;
         if piece.kind != PieceKind::End {
-            self.headers.update(&header);
+            self.headers_crc = kaml_crc::crc32c_append(self.headers_crc, &header);
         }
         self.number += 1;
         Ok((piece.kind, bytes))
     }
 
     fn check_contents(&self, piece: &Piece, bytes: &[u8]) -> Result<(), Error> {
-        self.require(crc_fast::crc32_iscsi(bytes) == piece.crc, "the checksum of a piece's contents does not match")
+        self.require(kaml_crc::crc32c(bytes) == piece.crc, "the checksum of a piece's contents does not match")
     }
 
     /// The head, which is the first piece.
@@ -277,7 +276,7 @@ impl<R: Read> Pieces<R> {
         if self.is_tail {
             return Ok(None);
         }
-        let counted = Totals { pieces: self.number - 1, crc: self.headers.clone().finalize() as u32, ..self.totals };
+        let counted = Totals { pieces: self.number - 1, crc: self.headers_crc, ..self.totals };
         self.require(Totals { bytes: 0, ..totals } == Totals { bytes: 0, ..counted }, "its totals do not match")?;
         self.totals = totals;
         let mut trailer = [0; TRAILER_BYTES];

@@ -16,7 +16,6 @@ use super::read::{BackupBase, io_error};
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::{Device, KeyKind, NamespaceId};
-use crc_fast::{CrcAlgorithm, Digest};
 use kaml_device::{BackupMark, BlockRead, FullKey, RecordsAt, Scanned, VersionsAt};
 use kaml_versions::copy_row;
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,19 +192,19 @@ impl Drop for Unfinished {
 fn write_pieces(out: &mut (dyn Write + Send), pieces: &Receiver<(PieceKind, Vec<u8>)>) -> Result<u64, Error> {
     let failed = |source| io_error("the backup", "write", source);
     let (mut backup, mut number, mut offset, mut tail) = ([0; 16], 0, 0u64, None);
-    let mut headers = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    let mut headers_crc = 0;
     for (kind, mut bytes) in pieces {
         if kind == PieceKind::End {
             let Some(totals) = Totals::decode(&bytes) else { break };
-            bytes = Totals { pieces: number, crc: headers.clone().finalize() as u32, ..totals }.encode();
+            bytes = Totals { pieces: number, crc: headers_crc, ..totals }.encode();
         }
         if matches!(kind, PieceKind::Deleted | PieceKind::Keys | PieceKind::End) {
             tail.get_or_insert((offset, number));
         }
-        let piece = Piece { kind, number, len: bytes.len(), crc: crc_fast::crc32_iscsi(&bytes) };
+        let piece = Piece { kind, number, len: bytes.len(), crc: kaml_crc::crc32c(&bytes) };
         let header = PieceHeader::encode(&piece, &backup);
         out.write_all(&header).and_then(|()| out.write_all(&bytes)).map_err(failed)?;
-        headers.update(&header);
+        headers_crc = kaml_crc::crc32c_append(headers_crc, &header);
         (number, offset) = (number + 1, offset + (header.len() + bytes.len()) as u64);
         if let (PieceKind::Head, Ok(head)) = (kind, Head::decode(&bytes)) {
             backup = head.backup;

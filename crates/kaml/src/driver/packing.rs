@@ -45,7 +45,7 @@ impl Shared {
             places.resize(number, None);
             let start = bytes.len();
             bytes.extend_from_slice(&scratch);
-            places.push(Some((start..bytes.len(), crc_fast::crc32_iscsi(&scratch))));
+            places.push(Some((start..bytes.len(), kaml_crc::crc32c(&scratch))));
         }
         if scratch.capacity() <= SCRATCH_BYTES_MAX {
             let _ = SCRATCH.try_with(|kept| kept.replace(scratch));

@@ -113,7 +113,7 @@ pub struct Transaction {
 impl Transaction {
     pub(super) fn begin(store: &Arc<Inner>) -> Result<Transaction, Error> {
         let xcbs = &store.cache.xcbs;
-        let who = xcbs.take().ok_or(Error::TooManyTransactions { max: store.transactions_max })?;
+        let who = xcbs.take().ok_or_else(|| Error::TooManyTransactions { max: store.transactions_max })?;
         let state = XcbState::Idle.after(XcbEvent::Begin)?;
         let (accesses, tickets) = (Vec::with_capacity(4), Vec::new());
         let (store, table) = (store.clone(), Table::default());

@@ -233,7 +233,7 @@ impl Shared {
             let (change, answer) = change(&mut reading)?;
             let body = match &change {
                 Change::Nothing => return Ok(answer),
-                Change::Put(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
+                Change::Put(value) => Body::Value { value, crc32c: kaml_crc::crc32c(value) },
                 Change::Delete => Body::Delete,
             };
             match self.write(

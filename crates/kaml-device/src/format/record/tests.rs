@@ -9,7 +9,7 @@ fn hex(bytes: &[u8]) -> String {
 fn record(kind: RecordKind, key: &[u8], stored: &[u8]) -> Record {
     let key = Key::new(key).unwrap();
     let form = Form::of(&key, stored.len());
-    let (value_len, value_crc) = (stored.len() as u32, crc_fast::crc32_iscsi(stored));
+    let (value_len, value_crc) = (stored.len() as u32, kaml_crc::crc32c(stored));
     Record { namespace: 7, key, kind, value_len, value_crc, sequence: 0x0102_0304_0506, packed: false, form }
 }
 
@@ -28,8 +28,8 @@ fn golden_short_headers() {
         let record = Record { packed, ..record(kind, key, stored) };
         let header = RecordHeader::encode(&record);
         assert_eq!(hex(&header[6..]), fields.to_owned() + &hex(key));
-        let header_crc = crc_fast::crc32_iscsi(&header[6..]);
-        assert_eq!(header[..4], (header_crc ^ crc_fast::crc32_iscsi(stored)).to_le_bytes());
+        let header_crc = kaml_crc::crc32c(&header[6..]);
+        assert_eq!(header[..4], (header_crc ^ kaml_crc::crc32c(stored)).to_le_bytes());
         assert_eq!(
             header[4..6],
             ((header_crc as u16) ^ (header_crc >> 16) as u16 >> 8 ^ ((header_crc >> 16) as u16) << 8).to_le_bytes()
@@ -163,7 +163,7 @@ proptest! {
         bytes[11] |= 0x80;
         let _ = RecordHeader::check(&bytes);
         bytes[19] = bytes[19] % 12 + 1;
-        let crc = crc_fast::crc32_iscsi(&bytes[6..20 + usize::from(bytes[19])]);
+        let crc = kaml_crc::crc32c(&bytes[6..20 + usize::from(bytes[19])]);
         bytes[4..6].copy_from_slice(&header_check(crc).to_le_bytes());
         let found = RecordHeader::check(&bytes);
         prop_assert_eq!(found.is_some(), matches!(bytes[18], 1 | 2 | 8 | 0x81 | 0x88));

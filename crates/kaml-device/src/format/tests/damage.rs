@@ -106,7 +106,7 @@ proptest! {
                 *target = *byte;
             }
         }
-        let crc = crc_fast::crc32_iscsi(&mutated[HEADER_BYTES..]).to_le_bytes();
+        let crc = kaml_crc::crc32c(&mutated[HEADER_BYTES..]).to_le_bytes();
         mutated[12..16].copy_from_slice(&crc);
         let _ = Root::decode(&mutated, UUID);
     }

@@ -35,7 +35,7 @@ impl Victim {
 
     /// The frame with one record, and its payload.
     fn forged(&self, frame: &Frame, kind: RecordKind, value: &[u8], body: &[u8]) -> (Frame, Vec<u8>) {
-        let (value_len, value_crc) = (value.len() as u32, crc_fast::crc32_iscsi(value));
+        let (value_len, value_crc) = (value.len() as u32, kaml_crc::crc32c(value));
         let key = Key::from(1);
         let record = Record {
             namespace: self.namespace,
@@ -50,7 +50,7 @@ impl Victim {
         let mut payload = RecordHeader::encode(&record).to_vec();
         payload.extend_from_slice(body);
         let checked = record.header_bytes() + record.ring_head_bytes();
-        let records_crc = crc_fast::crc32_iscsi(&payload[..checked]);
+        let records_crc = kaml_crc::crc32c(&payload[..checked]);
         payload.resize(payload.len().next_multiple_of(8), 0);
         (Frame { payload_len: payload.len() as u32, record_count: 1, records_crc, ..*frame }, payload)
     }
@@ -100,7 +100,7 @@ fn tagged(frame: &Frame, payload: &[u8], uuid: [u8; 16], secret: &Secret) -> Vec
 }
 
 fn with_checksum(mut frame: Vec<u8>) -> Vec<u8> {
-    let crc = crc_fast::crc32_iscsi(&frame[8..80]);
+    let crc = kaml_crc::crc32c(&frame[8..80]);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
     frame
 }
@@ -187,10 +187,10 @@ fn colliding(value: &[u8], begin: &[u8]) -> Vec<u8> {
     let effect = |bits: u32| {
         let mut bytes = zeroes.clone();
         flip(&mut bytes, bits);
-        crc_fast::crc32_iscsi(&bytes) ^ crc_fast::crc32_iscsi(&zeroes)
+        kaml_crc::crc32c(&bytes) ^ kaml_crc::crc32c(&zeroes)
     };
     let mut rows: Vec<(u32, u32)> = (0..32).map(|bit| (effect(1 << bit), 1 << bit)).collect();
-    let (mut missing, mut bits) = (crc_fast::crc32_iscsi(value) ^ crc_fast::crc32_iscsi(&other), 0);
+    let (mut missing, mut bits) = (kaml_crc::crc32c(value) ^ kaml_crc::crc32c(&other), 0);
     for place in 0..32 {
         let Some(at) = rows.iter().position(|(effect, _)| effect >> place & 1 == 1) else { continue };
         let (by, with) = rows.swap_remove(at);
@@ -204,7 +204,7 @@ fn colliding(value: &[u8], begin: &[u8]) -> Vec<u8> {
         }
     }
     flip(&mut other, bits);
-    assert_eq!(crc_fast::crc32_iscsi(&other), crc_fast::crc32_iscsi(value));
+    assert_eq!(kaml_crc::crc32c(&other), kaml_crc::crc32c(value));
     other
 }
 

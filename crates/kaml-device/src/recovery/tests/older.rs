@@ -17,7 +17,7 @@ fn value(key: u64) -> Vec<u8> {
 }
 
 fn put_key(core: &mut Core, medium: &dyn Medium, namespace: u32, key: u64, value: &[u8]) {
-    let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+    let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
     let key = Key::from(key).into();
     let op = Op { namespace, key, body, condition: Condition::Always, expires: Default::default() };
     while let Err(error) = core.stage(&[op]) {
@@ -80,14 +80,14 @@ fn write_older_root(core: &Core, medium: &MemoryMedium) {
     for image in root.namespaces.iter_mut().filter_map(|namespace| namespace.snapshot.as_mut()) {
         let stored = read_stream(medium, image).unwrap();
         image.bytes -= u64::from(std::mem::take(&mut image.list_bytes));
-        image.crc32c = crc_fast::crc32_iscsi(&stored[..image.bytes as usize]);
+        image.crc32c = kaml_crc::crc32c(&stored[..image.bytes as usize]);
     }
     let mut bytes = root.encode(medium.uuid());
     bytes.truncate(bytes.len() - (size_of::<u32>() + size_of::<u8>()) * root.namespaces.len());
     bytes[4] = 14;
     let body = (bytes.len() - HEADER_BYTES) as u32;
     bytes[8..12].copy_from_slice(&body.to_le_bytes());
-    let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+    let crc = crc32c_append(kaml_crc::crc32c(&bytes[..12]), &bytes[16..]);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(512));
     data[..bytes.len()].copy_from_slice(&bytes);

@@ -169,7 +169,7 @@ impl Device {
 impl Device {
     /// Puts.
     pub(super) fn put(&mut self, key: u64, value: &[u8]) -> Result<(), RigError> {
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        let body = Body::Value { value, crc32c: kaml_crc::crc32c(value) };
         let op = Op {
             namespace: self.space,
             key: Key::from(key).into(),

@@ -82,7 +82,7 @@ impl PieceHeader {
 
     fn checksum(&self, backup: &[u8; 16]) -> u32 {
         let bytes = [&backup[..], &self.as_bytes()[..24]].concat();
-        crc_fast::crc32_iscsi(&bytes)
+        kaml_crc::crc32c(&bytes)
     }
 
     /// The bytes before a piece's contents.
@@ -138,14 +138,14 @@ pub(in super::super) fn encode_trailer(backup: &[u8; 16], tail: u64, piece: u64)
     bytes[..4].copy_from_slice(&TRAILER_MAGIC);
     bytes[8..16].copy_from_slice(&tail.to_le_bytes());
     bytes[16..].copy_from_slice(&piece.to_le_bytes());
-    let crc = crc_fast::crc32_iscsi(&[&backup[..], &bytes[8..]].concat());
+    let crc = kaml_crc::crc32c(&[&backup[..], &bytes[8..]].concat());
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
 /// Where the tail begins, and the number of its first piece.
 pub(in super::super) fn decode_trailer(backup: &[u8; 16], bytes: &[u8; TRAILER_BYTES]) -> Option<(u64, u64)> {
-    let crc = crc_fast::crc32_iscsi(&[&backup[..], &bytes[8..]].concat());
+    let crc = kaml_crc::crc32c(&[&backup[..], &bytes[8..]].concat());
     let is_whole = bytes[..4] == TRAILER_MAGIC && bytes[4..8] == crc.to_le_bytes();
     let mut rest = Cursor(&bytes[8..]);
     Some((rest.u64()?, rest.u64()?)).filter(|_| is_whole)

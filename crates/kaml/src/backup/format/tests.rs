@@ -19,7 +19,7 @@ fn head() -> Head {
 }
 
 fn version() -> Version {
-    let (value_len, value_crc) = (2, crc_fast::crc32_iscsi(b"vv"));
+    let (value_len, value_crc) = (2, kaml_crc::crc32c(b"vv"));
     let key = Key::from(5);
     Version { key, kind: Kind::Value, value_len, value_crc, sequence: 6, time_ns: 7, user_version: 1, ordinal: 0 }
 }

@@ -110,7 +110,7 @@ impl Pasts {
                 let version = &found.version;
                 let is_delete = version.kind == VersionKind::Tombstone;
                 (found.is_seen, is_delete) == (past.is_seen, past.content.is_none())
-                    && (version.value_len as usize, version.value_crc) == (bytes.len(), crc_fast::crc32_iscsi(&bytes))
+                    && (version.value_len as usize, version.value_crc) == (bytes.len(), kaml_crc::crc32c(&bytes))
             };
             match rest.split_first().filter(|(found, _)| is_it(found)) {
                 Some((_, older)) => rest = older,
