@@ -170,9 +170,8 @@ mod lanes {
                     c = _mm_crc32_u64(c, u64::from_le_bytes(third[at]));
                 }
             }
-            let by = |sum: u64, bytes| {
-                _mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(sum as i64), _mm_cvtsi64_si128(bytes))
-            };
+            let by =
+                |sum: u64, bytes| _mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(sum as i64), _mm_cvtsi64_si128(bytes));
             let moved = _mm_xor_si128(by(crc, const { ahead(2 * LANE) }), by(b, const { ahead(LANE) }));
             crc = c ^ _mm_crc32_u64(0, _mm_cvtsi128_si64(moved) as u64);
         }

@@ -45,7 +45,7 @@ impl Secret {
     pub(crate) fn sealer(&self) -> Sealer {
         let derive = |what: &[u8]| sip128::SipHasher24::new_with_key(&self.key).hash(what).as_bytes();
         Sealer {
-            frames: FrameTagger::new(derive(b"frames of the commit ring")),
+            frames: sip128::SipHasher24::new_with_key(&derive(b"frames of the commit ring")),
             pages: sip::SipHasher13::new_with_key(&derive(b"entries of pages")),
         }
     }
@@ -88,77 +88,20 @@ impl KeyDigester {
 /// Makes tags. Each kind of structure has a key of its own, so the tag of one is none of another.
 #[derive(Clone, Copy)]
 pub(crate) struct Sealer {
-    frames: FrameTagger,
+    frames: sip128::SipHasher24,
     pages: sip::SipHasher13,
 }
 
 impl Sealer {
     /// The tag of a frame, and its mask: two numbers that nobody can foretell.
-    #[inline]
-    pub(crate) fn frame(&self, fields: &[u8; TAGGED_BYTES]) -> (u64, u64) {
-        self.frames.hash(fields)
+    pub(crate) fn frame(&self, fields: &[u8]) -> (u64, u64) {
+        let hash = self.frames.hash(fields);
+        (hash.h1, hash.h2)
     }
 
     /// The tag of a page's entry.
     pub(crate) fn page(&self, fields: &[u8]) -> u32 {
         self.pages.hash(fields) as u32
-    }
-}
-
-/// Bytes of a frame's header that its tag covers.
-pub(crate) const TAGGED_BYTES: usize = 44;
-
-/// SipHash-2-4 with 128 bits, of so many bytes: each Put of a lone caller computes one, and a length that is known in advance saves a fifth of it.
-#[derive(Clone, Copy)]
-struct FrameTagger([u64; 2]);
-
-impl FrameTagger {
-    fn new(key: [u8; 16]) -> FrameTagger {
-        let key = u128::from_le_bytes(key);
-        FrameTagger([key as u64, (key >> 64) as u64])
-    }
-
-    #[inline]
-    fn hash(&self, bytes: &[u8; TAGGED_BYTES]) -> (u64, u64) {
-        let [first, second] = self.0;
-        let mut state = [
-            first ^ 0x736f_6d65_7073_6575,
-            second ^ 0x646f_7261_6e64_6f6d ^ 0xee,
-            first ^ 0x6c79_6765_6e65_7261,
-            second ^ 0x7465_6462_7974_6573,
-        ];
-        let (words, left) = bytes.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..left.len()].copy_from_slice(left);
-        last[7] = TAGGED_BYTES as u8;
-        for word in words.iter().chain([&last]) {
-            let word = u64::from_le_bytes(*word);
-            state[3] ^= word;
-            rounds::<2>(&mut state);
-            state[0] ^= word;
-        }
-        state[2] ^= 0xee;
-        rounds::<4>(&mut state);
-        let tag = state.iter().fold(0, |sum, word| sum ^ word);
-        state[1] ^= 0xdd;
-        rounds::<4>(&mut state);
-        (tag, state.iter().fold(0, |sum, word| sum ^ word))
-    }
-}
-
-#[inline(always)]
-fn rounds<const COUNT: usize>([a, b, c, d]: &mut [u64; 4]) {
-    for _ in 0..COUNT {
-        *a = a.wrapping_add(*b);
-        *b = b.rotate_left(13) ^ *a;
-        *a = a.rotate_left(32);
-        *c = c.wrapping_add(*d);
-        *d = d.rotate_left(16) ^ *c;
-        *a = a.wrapping_add(*d);
-        *d = d.rotate_left(21) ^ *a;
-        *c = c.wrapping_add(*b);
-        *b = b.rotate_left(17) ^ *c;
-        *c = c.rotate_left(32);
     }
 }
 
@@ -171,27 +114,5 @@ impl std::fmt::Debug for KeyDigester {
 impl std::fmt::Debug for Sealer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sealer").finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal:   tags of frames are SipHash-2-4, as the format says: older versions read them.
-    /// Method: the crate that has it, with keys and fields of a thousand steps of a generator.
-    #[test]
-    fn tags_of_frames_are_siphash() {
-        let mut state = 1u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
-        for _ in 0..1000 {
-            let key: [u8; 16] = std::array::from_fn(|_| next());
-            let fields: [u8; TAGGED_BYTES] = std::array::from_fn(|_| next());
-            let expected = sip128::SipHasher24::new_with_key(&key).hash(&fields);
-            assert_eq!(FrameTagger::new(key).hash(&fields), (expected.h1, expected.h2));
-        }
     }
 }

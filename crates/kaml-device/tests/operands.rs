@@ -231,10 +231,8 @@ fn refusals_and_times() {
     };
     let merge = |number, step| Merge { at: 9, namespace, key: key(number), step, expires: Expires::Default };
     let add = |number, by| merge(number, MergeStep::Apply(Operand::Add(by)));
-    let long = Op {
-        body: Body::Value { value: &text, crc32c: kaml_crc::crc32c(&text) },
-        ..put(1, b"", Expires::Default)
-    };
+    let long =
+        Op { body: Body::Value { value: &text, crc32c: kaml_crc::crc32c(&text) }, ..put(1, b"", Expires::Default) };
     world.commit(&[long], &[]).unwrap().unwrap();
     let refused = world.commit(&[put(2, b"two", Expires::Default)], &[add(1, 1)]).unwrap();
     assert!(matches!(refused, Err(Error::NotACounter { bytes: 100, .. })), "{refused:?}");

@@ -5,7 +5,7 @@
 
 use super::crc32c_append;
 use super::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
-use crate::secret::{Sealer, TAGGED_BYTES};
+use crate::secret::Sealer;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -44,7 +44,7 @@ pub(crate) struct FrameHeader {
 
 const _: () = {
     assert!(size_of::<FrameHeader>() == FrameHeader::BYTES);
-    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, tag) == TAGGED_AT + TAGGED_BYTES);
+    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, tag) == 68);
 };
 
 /// A checked header.
@@ -75,8 +75,8 @@ impl Mask {
     }
 }
 
-/// Where the fields begin that a tag covers.
-const TAGGED_AT: usize = 24;
+/// The fields that a tag covers.
+const TAGGED: std::ops::Range<usize> = 24..68;
 
 impl FrameHeader {
     pub(crate) const BYTES: usize = 80;
@@ -100,14 +100,10 @@ impl FrameHeader {
             tag: U64::ZERO,
             reserved: [0; 4],
         };
-        let (tag, mask) = sealer.frame(header.tagged());
+        let (tag, mask) = sealer.frame(&header.as_bytes()[TAGGED]);
         header.tag = tag.into();
         header.header_crc = kaml_crc::crc32c(&header.as_bytes()[8..]).into();
         (zerocopy::transmute!(header), Mask(mask))
-    }
-
-    fn tagged(&self) -> &[u8; TAGGED_BYTES] {
-        self.as_bytes()[TAGGED_AT..].first_chunk().expect("the tag follows them")
     }
 
     /// The frame whose header is at `bytes`, if it is whole and of this device, and the mask of its payload. With a sealer, only
@@ -128,7 +124,7 @@ impl FrameHeader {
         }
         let mask = match sealer {
             Some(sealer) => {
-                let (tag, mask) = sealer.frame(header.tagged());
+                let (tag, mask) = sealer.frame(&header.as_bytes()[TAGGED]);
                 if !is_tagged || header.tag.get() != tag {
                     return None;
                 }

@@ -3,7 +3,6 @@
 pub mod framer;
 pub mod outbox;
 
-
 /// Which digests were agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
