@@ -2,7 +2,7 @@
 
 use kaml::{
     Batch, BlockOptions, Condition, CreateOptions, Device, Durability, Error, IndexPlace, KeyKind, MergePolicy,
-    Namespace, NamespaceChange, NamespaceOptions, OpenOptions, RestoreSource, Retention,
+    Namespace, NamespaceChange, NamespaceOptions, OpenOptions, RestoreSource,
 };
 use kaml_testkit::Rng;
 use std::collections::BTreeMap;
@@ -167,45 +167,6 @@ fn what_is_refused() {
     let change = NamespaceChange { name: Some("renamed".to_owned()), ..NamespaceChange::default() };
     device.set_namespace(flash.id(), &change).unwrap();
     assert_eq!(flash.info().unwrap().index_place(), IndexPlace::Flash);
-}
-
-/// Goal:   a full device takes deletes, and what was deleted has made room for new records after a merge.
-/// Method: fill a device until it refuses, delete half, merge, fill it again; close and open it.
-#[test]
-fn a_full_device() {
-    let dir = tempfile::tempdir().unwrap();
-    let device = device(&dir, 64 << 20);
-    let space = device.ensure_namespace("flash", &on_flash()).unwrap();
-    let put_until_full = |first: u64, value: &[u8]| {
-        let mut keys = first..;
-        loop {
-            let key = keys.next().expect("numbers do not end");
-            match space.put(key, value) {
-                Ok(()) => {}
-                Err(error) if error.is_full() => return key,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    };
-    let end = put_until_full(0, &[1; 3000]);
-    assert!(end > 8000, "{end} values of 3000 bytes on a device of 64 MiB");
-    for key in (0..end).step_by(2) {
-        space.delete(key).unwrap();
-    }
-    // By itself this begins later: tombstones in the page buffer do not count as old versions yet.
-    device.merge(space.id(), &Retention::default(), &mut kaml::to_the_end).unwrap();
-    let more = put_until_full(end, &[2; 3000]) - end;
-    assert!(more > end / 3, "{more} values where {end} were, and half of these were deleted");
-    for key in (0..end).step_by(37) {
-        assert_eq!(space.get(key).unwrap().is_some(), key % 2 == 1, "key {key}");
-    }
-    assert_eq!(space.keys().count() as u64, end / 2 + more);
-    drop(space);
-    device.close().unwrap();
-    let device = Device::open(dir.path().join("device"), &OpenOptions::default()).unwrap();
-    let space = device.open_namespace("flash").unwrap();
-    assert_eq!(space.keys().count() as u64, end / 2 + more);
-    assert!(device.check(&mut |_, _| {}).unwrap().problems.is_empty());
 }
 
 /// Goal:   a restored namespace has its index on flash as well, also on a device on which its page buffer has no room.
