@@ -153,7 +153,7 @@ mod lanes {
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     fn in_three<const LANE: usize, const PIECE: usize>(crc: u32, bytes: &[u8]) -> (u32, &[u8]) {
-        const { assert!(PIECE == 3 * LANE && LANE % (4 * WORD) == 0) }
+        const { assert!(PIECE == 3 * LANE && LANE == LANE / (4 * WORD) * (4 * WORD)) }
         let (pieces, left) = bytes.as_chunks::<PIECE>();
         let mut crc = u64::from(crc);
         for piece in pieces {

@@ -51,7 +51,7 @@ impl Namespace {
     /// [`Error::is_not_found`] if it was deleted.
     pub fn info(&self) -> Result<NamespaceInfo, Error> {
         let found = self.device.namespaces().into_iter().find(|info| info.id == self.id);
-        found.ok_or_else(|| Error::UnknownNamespace(self.id))
+        found.ok_or(Error::UnknownNamespace(self.id))
     }
 
     /// Reads a value; nothing if the key does not exist. Costs one read of flash at most.
