@@ -79,6 +79,8 @@ pub struct MergePlan {
     drop: BTreeSet<u64>,
     /// Versions that go from the page buffer, and their bytes.
     buffered: BTreeMap<u64, u64>,
+    /// Tombstones among them, and older versions of their keys that go from the page buffer with them.
+    tombstones: BTreeMap<u64, Vec<u64>>,
     /// The newest versions of their keys.
     newest: BTreeSet<u64>,
     /// The large values that the row has, by the sequences of their versions.
@@ -319,10 +321,13 @@ impl Versions {
     }
 
     /// Removes what a plan drops from the page buffer, after all pieces are installed. What was
-    /// sealed since the row was planned is kept. No segment of the row may be sealed and not installed.
+    /// sealed since the row was planned is kept, and with it the tombstones that hide it. No segment of the row may be sealed and not installed.
     pub fn drop_buffered(&mut self, plan: &MergePlan) -> Dropped {
-        let present = self.columns.buffered(plan.row).map(|(version, _)| version.sequence);
-        let gone: BTreeMap<u64, u64> = present.filter_map(|at| Some((at, *plan.buffered.get(&at)?))).collect();
+        let present: BTreeSet<u64> = self.columns.buffered(plan.row).map(|(version, _)| version.sequence).collect();
+        let hides =
+            |at: &u64| plan.tombstones.get(at).is_some_and(|older| older.iter().any(|at| !present.contains(at)));
+        let leave = present.iter().filter(|at| !hides(at));
+        let gone: BTreeMap<u64, u64> = leave.filter_map(|at| Some((*at, *plan.buffered.get(at)?))).collect();
         let count = self.columns.drop_buffered(plan.row, &gone.keys().copied().collect());
         let large: Vec<LargeValue> = gone.keys().filter_map(|sequence| plan.large.get(sequence)).copied().collect();
         let large_bytes: u64 = large.iter().map(|large| u64::from(large.bytes)).sum();
@@ -390,11 +395,22 @@ impl Decisions {
             rewritten.chain(&self.buffered).map(|(sequence, _)| *sequence).filter(|at| drop.contains(at)).collect();
         // Some segments do not change: a tombstone that went before what it hides would let that be seen again. Older versions are in
         // older segments or in the same one, so they are not dropped after it.
+        let mut tombstones = Vec::new();
         for (tombstone, older) in with_older {
-            if older.iter().any(|sequence| !rewritten.contains(sequence)) {
-                drop.remove(&tombstone);
+            match older.iter().all(|sequence| rewritten.contains(sequence)) {
+                true => tombstones.push((tombstone, older)),
+                false => _ = drop.remove(&tombstone),
             }
         }
+        let buffered: BTreeMap<u64, u64> =
+            self.buffered.iter().copied().filter(|(sequence, _)| drop.contains(sequence)).collect();
+        let tombstones = tombstones.into_iter().filter(|(tombstone, _)| buffered.contains_key(tombstone)).map(
+            |(tombstone, mut older)| {
+                older.retain(|sequence| buffered.contains_key(sequence));
+                (tombstone, older)
+            },
+        );
+        let tombstones = tombstones.collect();
         let all = || self.segments.iter().flatten().chain(&self.buffered);
         let mut plan = MergePlan {
             row,
@@ -405,7 +421,8 @@ impl Decisions {
             segments: runs.iter().map(|run| run.len() as u64).sum(),
             runs,
             drop: BTreeSet::new(),
-            buffered: self.buffered.iter().copied().filter(|(sequence, _)| drop.contains(sequence)).collect(),
+            buffered,
+            tombstones,
             newest,
             large: BTreeMap::new(),
             is_begun: false,

@@ -533,6 +533,40 @@ fn deleted_keys_stay_deleted() {
     }
 }
 
+/// Goal:   a tombstone in the page buffer stays while what it hides is in a segment that was sealed after the row was planned.
+/// Method: keys that are put and deleted, all in the buffer; a segment of each row is sealed between the plan and its end, for which large values
+///         are chosen before tombstones.
+#[test]
+fn tombstones_stay_for_what_is_sealed_meanwhile() {
+    const DELETED: u64 = 2000;
+    for parameters in tiny_indexes(52) {
+        let mut world = World::new(parameters);
+        let newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+        for key in (0..DELETED).map(Key::from) {
+            let stamp = world.stamp();
+            world.versions.put(key, &[7; 100], stamp).expect("small");
+        }
+        for key in (0..DELETED).map(Key::from) {
+            let stamp = world.stamp();
+            world.versions.delete(key, stamp).expect("small");
+        }
+        let (mut sealed_count, mut dropped) = (0, 0);
+        for row in 0..world.versions.columns().parameters().rows {
+            let plan = plan_merge(&mut world.flash.over(&world.versions), row, &newest, &MergeScope::ALL);
+            let plan = plan.expect("undamaged");
+            let before = world.versions.columns().buffered(row).count();
+            let sealed = world.versions.columns().seal(row).expect("not empty");
+            let at = world.flash.program(&sealed.image);
+            world.versions.columns_mut().install(&sealed, at);
+            sealed_count += before - world.versions.columns().buffered(row).count();
+            assert!(merge(&mut world.flash.over(&world.versions), &plan, 2).expect("undamaged").is_none());
+            dropped += world.versions.drop_buffered(&plan).count;
+        }
+        (0..DELETED).for_each(|key| assert_eq!(world.value(key, At::Latest), None, "key {key}"));
+        assert!(sealed_count > 0 && dropped > 0, "{sealed_count} sealed, {dropped} dropped");
+    }
+}
+
 /// A device that keeps committed versions in a ring until they are in segments that are known after a crash.
 struct Durable {
     world: World,
