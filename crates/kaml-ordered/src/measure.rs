@@ -1,7 +1,7 @@
 //! What the index costs: memory and time, next to loads of the same memory.
 //!
 //! Lives here:       the measurement of one set of keys, and its figures.
-//! May be called by: `examples/probe.rs`, and the programs that measure KAML.
+//! May be called by: `examples/probe_ordered.rs`, and the programs that measure KAML.
 //!
 //! Key number `i` is computed, so any key can be named again without a list of all. Look-ups visit keys in an order that memory cannot
 //! predict. Each figure is the median of several rounds; every round measures everything, the floors included, one after the other.

@@ -1,5 +1,5 @@
 //! Prints the figures of an ordered index:
-//! `cargo run --release -p kaml-ordered --example probe -- u64|dense|uuid|path [keys] [addr bits] [rounds]`.
+//! `cargo run --release -p kaml-ordered --example probe_ordered -- u64|dense|uuid|path [keys] [addr bits] [rounds]`.
 
 use kaml_ordered::{MeasuredKeys, measure};
 
