@@ -113,14 +113,15 @@ impl Range {
     ///
     /// # Examples
     /// ```
-    /// use kaml_ordered::{OrderedLayout, OrderedWriter, Slot};
+    /// use kaml_ordered::{LenCode, OrderedLayout, OrderedWriter, Slot};
     ///
     /// let mut index = OrderedWriter::new(OrderedLayout { addr_bits: 33 });
     /// for key in 0..1000u64 {
-    ///     index.insert(&key.to_be_bytes(), Slot { at: key, len: kaml_ordered::LenCode::NONE }).unwrap();
+    ///     index.insert(&key.to_be_bytes(), Slot { at: key, len: LenCode::LAST })?;
     /// }
-    /// let mut above = index.range::<[u8]>(&500u64.to_be_bytes()[..]..).in_pages_of(1);
+    /// let mut above = index.range(500u64.to_be_bytes().to_vec()..).in_pages_of(1);
     /// assert_eq!(above.next_entry().map(|(key, _)| key.to_vec()), Some(500u64.to_be_bytes().to_vec()));
+    /// # Ok::<(), kaml_ordered::KeyError>(())
     /// ```
     pub fn in_pages_of(mut self, count: usize) -> Range {
         self.page = count.max(1);
