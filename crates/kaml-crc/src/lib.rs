@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Goal:   a sum goes on where it stopped.
+    /// Goal:   a sum continues where it ended.
     /// Method: two parts of all lengths, and the whole.
     #[test]
     fn parts_sum_to_the_whole() {

@@ -1,6 +1,6 @@
 //! Where the index of a namespace of records is.
 //!
-//! Lives here:       the choice, and the kind of namespace that it comes to.
+//! Lives here:       the choice, and the kind of namespace that it makes.
 //! Lives elsewhere:  indexes in memory (`kaml-index`, `kaml-ordered`), the one on flash (`kaml-versions`, `versioned`).
 //! Implements:       docs/ARCHITECTURE.md "An index on flash".
 //!
@@ -39,7 +39,7 @@ impl NamespaceOptions {
         NamespaceOptions { index, ..self }
     }
 
-    /// The same as options of the kind of namespace that it comes to: [`NamespaceKind::Versions`] if its index is on flash.
+    /// The same as options of the kind of namespace that this makes: [`NamespaceKind::Versions`] if its index is on flash.
     ///
     /// # Errors
     /// [`Error::BadVersionOptions`] if there can be no such namespace.

@@ -13,7 +13,7 @@ import java.util.Optional;
 
 /**
  * The commits of a device in their order, each exactly one time. It shows only what is durable. No commit waits for a slow reader: the
- * device keeps as many changes as its commit ring has bytes, and a reader that falls behind gets {@link Status#SNAPSHOT_TOO_OLD}.
+ * device keeps as many changes as its commit ring has bytes, and a reader that is slower than that gets {@link Status#SNAPSHOT_TOO_OLD}.
  *
  * <p>It is used by one thread at a time. Close it in the thread that reads.
  */
