@@ -28,15 +28,8 @@ pub struct Arguments {
     /// The directory for tables and pictures; made if it does not exist
     #[arg(long)]
     out: PathBuf,
-    /// The board: kaml-2017, tlc, or a file
-    #[arg(long, default_value = "kaml-2017")]
-    board: String,
-    /// Of all random choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Puts of the experiments of the Muninn paper, as 3125000, 500K or 50M
-    #[arg(long, default_value = "3125K", value_parser = count)]
-    keys: u64,
+    #[command(flatten)]
+    scale: Scale,
     /// Before fig5 to fig10, fill each device with random data this many times, and empty it, as the paper does
     #[arg(long, default_value_t = 0)]
     precondition: u32,
@@ -46,6 +39,20 @@ pub struct Arguments {
     /// Tables and claims as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What is simulated: flags of `kaml-lab experiment` and `kaml-lab reproduce`.
+#[derive(Args)]
+pub struct Scale {
+    /// The board of the KAML paper's experiments: kaml-2017, tlc, or a file
+    #[arg(long, default_value = "kaml-2017")]
+    pub board: String,
+    /// The seed of all random choices, or of the first of several runs
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Puts of the experiments of the Muninn paper, which has 50M, as 3125000, 500K or 50M
+    #[arg(long, default_value = "3125K", value_parser = count)]
+    pub keys: u64,
 }
 
 #[derive(Clone)]
@@ -90,10 +97,10 @@ impl Arguments {
     /// Runs experiments and writes what they came to.
     pub fn run(self) -> Result<(), Failure> {
         let settings = Settings {
-            board: board(&self.board)?,
-            seed: self.seed,
+            board: board(&self.scale.board)?,
+            seed: self.scale.seed,
             quick: self.quick,
-            keys: self.keys,
+            keys: self.scale.keys,
             preconditioned: self.precondition,
         };
         std::fs::create_dir_all(&self.out).map_err(Failure::io(self.out.display()))?;

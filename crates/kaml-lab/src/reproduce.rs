@@ -3,7 +3,7 @@
 //! Lives here:       flags, the page of claims.
 //! Lives elsewhere:  the experiments, the papers' values, why a claim is missed (`kaml_sim`), files and display (`experiment`).
 
-use crate::experiment::{board, count, figures, run, write};
+use crate::experiment::{Scale, board, figures, run, write};
 use clap::{Args, ValueEnum};
 use kaml_sim::{Claim, Experiment, Outcome, Settings};
 use kaml_terminal::failure::Failure;
@@ -42,15 +42,8 @@ pub struct Arguments {
     /// Fill each device of the KAML paper with random data this many times before, and empty it [default: 2, with --quick 0]
     #[arg(long)]
     precondition: Option<u32>,
-    /// The board of the KAML paper's figures: kaml-2017, tlc, or a file
-    #[arg(long, default_value = "kaml-2017")]
-    board: String,
-    /// The seed of the first run
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Puts of the experiments of the Muninn paper, which has 50M
-    #[arg(long, default_value = "3125K", value_parser = count)]
-    keys: u64,
+    #[command(flatten)]
+    scale: Scale,
     /// Less than a minute; the figures mean little
     #[arg(long)]
     quick: bool,
@@ -100,10 +93,10 @@ impl Arguments {
         let runs = self.runs.unwrap_or(if self.quick { 2 } else { 3 });
         let preconditioned = self.precondition.unwrap_or(if self.quick { 0 } else { 2 });
         let settings = Settings {
-            board: board(&self.board)?,
-            seed: self.seed,
+            board: board(&self.scale.board)?,
+            seed: self.scale.seed,
             quick: self.quick,
-            keys: self.keys,
+            keys: self.scale.keys,
             preconditioned: if self.paper == Paper::Kaml { preconditioned } else { 0 },
         };
         std::fs::create_dir_all(&self.out).map_err(Failure::io(self.out.display()))?;
@@ -130,13 +123,13 @@ impl Arguments {
         let quick = if self.quick { " This was a quick run: its figures mean little." } else { "" };
         let device = match (self.paper, settings.preconditioned) {
             (Paper::Muninn, _) if self.quick => "Few puts on the paper's flash".to_owned(),
-            (Paper::Muninn, _) => format!("{} puts on the paper's flash", self.keys),
+            (Paper::Muninn, _) => format!("{} puts on the paper's flash", self.scale.keys),
             (Paper::Kaml, 0) => format!("Board {}, fresh devices", settings.board.name),
             (Paper::Kaml, fills) => {
                 format!("Board {}, each device filled {fills} times with random data before", settings.board.name)
             }
         };
-        let _ = writeln!(page, "{device}; {runs} runs with the seeds from {}.{quick}\n", self.seed);
+        let _ = writeln!(page, "{device}; {runs} runs with the seeds from {}.{quick}\n", self.scale.seed);
         let _ = writeln!(page, "{}\n", self.paper.missing());
         for outcome in outcomes {
             let _ = writeln!(page, "## {}\n\n![{}]({}.svg)\n", outcome.title, outcome.title, outcome.name);
