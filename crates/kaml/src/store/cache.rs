@@ -362,13 +362,12 @@ impl Cache {
         value_bytes(len) <= self.budget / RECORD_SHARE
     }
 
-    /// Fetches the memory of records that will be needed soon into the processor's cache, of all of them at the same time.
+    /// Fetches the memory of records that will be needed soon into the processor's cache, of several of them at the same time.
     /// False if it has not all of them.
-    pub(super) fn prefetch<'k>(&self, records: impl Iterator<Item = (NamespaceId, KeyRef<'k>)>) -> bool {
-        let place = |(namespace, key)| self.key(key).ok().map(|key| self.place(namespace, key));
-        let (mut places, mut has_all) = (records.map(place).peekable(), true);
+    pub(super) fn prefetch(&self, places: impl Iterator<Item = Place>) -> bool {
+        let (mut places, mut has_all) = (places.peekable(), true);
         while places.peek().is_some() {
-            let some: [Option<Place>; FETCHED_AT_ONCE] = std::array::from_fn(|_| places.next().flatten());
+            let some: [Option<Place>; FETCHED_AT_ONCE] = std::array::from_fn(|_| places.next());
             for step in 0..STEPS_TO_VALUE {
                 for place in some.iter().flatten() {
                     has_all &= self.raw(place.shard).prefetch(&place.id, place.hash, step);

@@ -134,7 +134,7 @@ impl Cache {
         // A key that is refused is found before anything is begun.
         let place = |(namespace, key): &(NamespaceId, KeyRef<'_>)| self.place_of(*namespace, *key);
         let places = records.iter().map(place).collect::<Result<Vec<Place>, Error>>()?;
-        self.prefetch(places.iter().map(|place| (place.id.namespace, place.id.key.into())));
+        self.prefetch(places.iter().copied());
         for (at, place) in places.into_iter().enumerate() {
             match self.peek(&place, Arc::clone) {
                 Peek::Hit(value, ticket) => answers[at] = Some((Some(value), ticket)),

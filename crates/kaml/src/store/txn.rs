@@ -138,7 +138,8 @@ impl Transaction {
         self.state = self.after(XcbEvent::Access)?;
         let cache = &self.store.cache;
         let records: Vec<(NamespaceId, KeyRef<'_>)> = records.into_iter().map(|(of, key)| (of, key.into())).collect();
-        if !cache.prefetch(records.iter().copied()) {
+        let places = records.iter().filter_map(|(namespace, key)| cache.place_of(*namespace, *key).ok());
+        if !cache.prefetch(places) {
             self.bring_in(records);
         }
         Ok(())
