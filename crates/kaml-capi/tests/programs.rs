@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 /// Compiler and language: both are to take the header without a word.
@@ -52,6 +53,15 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
 /// Compiles with every compiler, links with the shared and with the static library, runs in an empty directory each
 /// time, and hands what was printed to `check`.
 fn everywhere(source: &str, check: impl Fn(&str)) {
+    each_program(source, |dir, program| {
+        check(&text(run(Command::new(program)
+            .arg(dir.join("device.kaml"))
+            .env("LD_LIBRARY_PATH", prefix().join("lib")))));
+    });
+}
+
+/// Compiles with every compiler, links with the shared and with the static library, and hands each program to `check`, with an empty directory.
+fn each_program(source: &str, check: impl Fn(&Path, &Path)) {
     for (compiler, language) in COMPILERS {
         for linking in ["shared", "static"] {
             let dir = tempfile::tempdir().expect("a directory");
@@ -63,9 +73,7 @@ fn everywhere(source: &str, check: impl Fn(&str)) {
                 _ => command.arg(prefix().join("lib/libkaml.a")).args(private_libs()),
             };
             run(command.args(["-pthread", "-o"]).arg(&program));
-            let device = dir.path().join("device.kaml");
-            let output = run(Command::new(&program).arg(device).env("LD_LIBRARY_PATH", prefix().join("lib")));
-            check(&text(output));
+            check(dir.path(), &program);
         }
     }
 }
@@ -137,6 +145,56 @@ fn a_static_program_runs() {
 fn the_bank_loses_no_money() {
     everywhere("examples/bank.c", |printed| {
         assert!(printed.ends_with("total 64000, after reopening 64000\n"), "{printed}")
+    });
+}
+
+/// A program with a device in a directory: what it prints for some arguments, if it succeeds.
+fn prints(dir: &Path, program: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    command.arg(dir.join("device.kaml")).args(arguments).env("LD_LIBRARY_PATH", prefix().join("lib"));
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    output.status.success().then(|| text(output))
+}
+
+/// Goal:   the work queue does each job one time and in order, again those whose lease has ended, and keeps all over the end of the process.
+/// Method: jobs that are put, taken and worked on by one process after the other, two times with the same device.
+#[test]
+fn the_work_queue_loses_no_job() {
+    each_program("examples/work_queue.c", |dir, program| {
+        let queue = |arguments: &[&str]| prints(dir, program, arguments).expect("it succeeds");
+        for round in 0..2 {
+            assert_eq!(queue(&["show"]), format!("0 ready, {round} leased\n"));
+            queue(&["put", "one", "two", "three"]);
+            assert_eq!(queue(&["take", "3600"]), "one\n");
+            assert_eq!(queue(&["take", "0"]), "two\n");
+            assert_eq!(queue(&["show"]), format!("1 ready, {} leased\n", round + 2));
+            assert_eq!(queue(&["work"]), "two\nthree\n");
+            assert_eq!(queue(&["show"]), format!("0 ready, {} leased\n", round + 1));
+        }
+        assert_eq!(prints(dir, program, &[]), None);
+    });
+}
+
+/// Goal:   a session exists until it is ended or has been silent for too long, and each use begins its time anew.
+/// Method: sessions of two users, used, ended and left alone by one process after the other.
+#[test]
+fn sessions_end() {
+    each_program("examples/sessions.c", |dir, program| {
+        let sessions = |arguments: &[&str]| prints(dir, program, arguments);
+        let begin = |user| sessions(&["begin", user]).expect("it succeeds").trim().to_owned();
+        let (ada, alan) = (begin("ada"), begin("alan"));
+        assert!(ada.len() == 48 && ada != alan, "{ada} {alan}");
+        assert_eq!(sessions(&["use", &ada]).as_deref(), Some("ada, use 1\n"));
+        assert_eq!(sessions(&["use", &ada]).as_deref(), Some("ada, use 2\n"));
+        assert_eq!(sessions(&["use", &alan]).as_deref(), Some("alan, use 1\n"));
+        sessions(&["end", &alan]).expect("it succeeds");
+        assert_eq!(sessions(&["use", &alan]), None);
+        sessions(&["silence", "0.05"]).expect("it succeeds");
+        let brief = begin("brief");
+        std::thread::sleep(Duration::from_millis(60));
+        assert_eq!(sessions(&["use", &brief]), None);
+        assert_eq!(sessions(&["use", &ada]).as_deref(), Some("ada, use 3\n"));
+        assert_eq!(sessions(&["use", "unknown"]), None);
     });
 }
 
