@@ -53,10 +53,10 @@ class WorkQueue:
         now = self._clock()
 
         def move(txn: kaml.Transaction) -> Optional[Job]:
-            for lease, text in txn.range(self._leased, stop=_time_key(now), limit=100):  # these leases have ended
+            for lease, text in txn.range_for_update(self._leased, stop=_time_key(now), limit=100):  # these leases have ended
                 txn.delete(self._leased, lease)
                 txn.insert(self._ready, lease[8:], text)
-            found = txn.range(self._ready, limit=1)
+            found = txn.range_for_update(self._ready, limit=1)
             if not found:
                 return None
             key, text = found[0]

@@ -16,7 +16,7 @@ A wheel contains the shared library of the C API, ``libkaml.so.0``. The path in 
 either, the library is searched where the system looks. Calls release the interpreter's lock, so threads run side by side.
 """
 
-from ._changes import BackupReport, Change, ChangeKind, Changes, Commit
+from ._changes import BackupReport, Change, ChangeKind, Changes, Commit, VersionCommand
 from ._device import (
     Batch,
     CheckReport,
@@ -85,6 +85,7 @@ __all__ = [
     "Transaction",
     "ValueDiffersError",
     "Version",
+    "VersionCommand",
     "WriteMode",
     "version",
 ]

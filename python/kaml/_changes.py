@@ -34,8 +34,23 @@ class ChangeKind(enum.IntEnum):
     DELETE_RANGE = CONSTANTS["KAML_CHANGE_DELETE_RANGE"]
     #: A version was stored; its value is none if it states that the key is deleted.
     VERSION = CONSTANTS["KAML_CHANGE_VERSION"]
-    #: A snapshot or a rollback of a versioned namespace.
+    #: A command on the user versions of a namespace; ``command`` is what it does.
     VERSION_COMMAND = CONSTANTS["KAML_CHANGE_VERSION_COMMAND"]
+
+
+class VersionCommand(enum.IntEnum):
+    """What a command on user versions does."""
+
+    #: One that this version of the package does not have.
+    UNKNOWN = 0
+    #: A snapshot was taken.
+    SNAPSHOT = CONSTANTS["KAML_COMMAND_SNAPSHOT"]
+    #: The namespace was returned to its state in ``snapshot``.
+    ROLL_BACK = CONSTANTS["KAML_COMMAND_ROLL_BACK"]
+    #: ``snapshot`` was forgotten.
+    FORGET = CONSTANTS["KAML_COMMAND_FORGET"]
+    #: ``snapshot`` and all before it were forgotten.
+    FORGET_THROUGH = CONSTANTS["KAML_COMMAND_FORGET_THROUGH"]
 
 
 class Change(NamedTuple):
@@ -58,6 +73,10 @@ class Change(NamedTuple):
     start_excluded: bool
     #: A deleted range contains ``value``.
     stop_included: bool
+    #: What a command on user versions does; none for other changes.
+    command: Optional[VersionCommand] = None
+    #: The snapshot that a command on user versions is about; 0 for one that is taken, whose number ``Device.snapshots`` has.
+    snapshot: int = 0
 
 
 class Commit(NamedTuple):
@@ -140,9 +159,13 @@ class Changes(native.Owner):
 
 
 def _change(found: native.ChangeOut) -> Change:
-    known = found.kind in ChangeKind.__members__.values()
+    kind = ChangeKind(found.kind) if found.kind in ChangeKind.__members__.values() else ChangeKind.UNKNOWN
+    command = None
+    if kind == ChangeKind.VERSION_COMMAND:
+        known = found.command in VersionCommand.__members__.values()
+        command = VersionCommand(found.command) if known else VersionCommand.UNKNOWN
     return Change(
-        ChangeKind(found.kind) if known else ChangeKind.UNKNOWN,
+        kind,
         found.namespace_id,
         _bytes(found.key, found.key_length),
         _bytes(found.value, found.value_length),
@@ -152,6 +175,8 @@ def _change(found: native.ChangeOut) -> Change:
         found.user_version,
         bool(found.flags & CONSTANTS["KAML_RANGE_FROM_EXCLUDED"]),
         bool(found.flags & CONSTANTS["KAML_RANGE_TO_INCLUDED"]),
+        command,
+        found.snapshot,
     )
 
 

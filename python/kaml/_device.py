@@ -340,12 +340,15 @@ class Device(native.Owner):
         force: bool = False,
         prewrite: bool = False,
         grow_up_to: Optional[int] = None,
+        die_count: int = 0,
     ) -> "Device":
         """Creates a device of ``capacity`` bytes on a file, which is made, or on a block device, and opens it. Without a
         capacity it takes the whole of a block device; a file then begins with 64 MiB and grows by itself. ``force``
         formats over what exists; ``prewrite`` writes every block once now, so later puts are faster. With ``grow_up_to``
-        the file grows by itself when it runs low on space, to so many bytes at most."""
-        options = _create_options(durability=durability, force=force, prewrite=prewrite, **_growth(grow_up_to))
+        the file grows by itself when it runs low on space, to so many bytes at most. ``die_count`` is the number of its dies, each of which has
+        a log (:meth:`set_logs`)."""
+        given = _growth(grow_up_to)
+        options = _create_options(durability=durability, force=force, prewrite=prewrite, die_count=die_count, **given)
         handle = native.DeviceHandle()
         device = cls(handle)
         native.call_with_path("kaml_create", path, capacity, byref(options), byref(handle))
@@ -360,21 +363,23 @@ class Device(native.Owner):
         durability: Durability = Durability.POWER,
         prewrite: bool = False,
         grow_up_to: Optional[int] = None,
+        die_count: int = 0,
     ) -> "Device":
         """Opens a device, or creates it with ``capacity`` bytes first, as :meth:`create` does, if its file does not exist
         or is empty. A device that exists keeps its capacity and its options."""
-        options = _create_options(durability=durability, prewrite=prewrite, **_growth(grow_up_to))
+        given = _growth(grow_up_to)
+        options = _create_options(durability=durability, prewrite=prewrite, die_count=die_count, **given)
         handle = native.DeviceHandle()
         device = cls(handle)
         native.call_with_path("kaml_open_or_create", path, capacity, byref(options), byref(handle))
         return device
 
     @classmethod
-    def in_memory(cls, capacity: int) -> "Device":
+    def in_memory(cls, capacity: int, *, die_count: int = 0) -> "Device":
         """Creates a device in memory, gone when it is closed: for tests."""
         handle = native.DeviceHandle()
         device = cls(handle)
-        call("kaml_create_in_memory", capacity, None, byref(handle))
+        call("kaml_create_in_memory", capacity, byref(_create_options(die_count=die_count)), byref(handle))
         return device
 
     @classmethod
@@ -452,13 +457,20 @@ class Device(native.Owner):
     # --- backups and changes -----------------------------------------------------------------------------------------
 
     def backup(
-        self, path: "Union[str, os.PathLike[str]]", since: "Union[None, str, os.PathLike[str]]" = None
+        self,
+        path: "Union[str, os.PathLike[str]]",
+        since: "Union[None, str, os.PathLike[str]]" = None,
+        progress: "Optional[Callable[[int, int], object]]" = None,
     ) -> BackupReport:
         """Writes all that is on the device now to a file, while others read and write; with ``since``, the path of an earlier backup, what has changed
-        since that. The file gets its name when it is whole and durable, and replaces what had that name. A store over the device is flushed first."""
+        since that. The file gets its name when it is whole and durable, and replaces what had that name. A store over the device is flushed first.
+
+        ``progress`` receives the bytes of the device that are done and those in all, at least once for each megabyte of the file. An exception that it raises
+        ends the backup and is raised, and so does Ctrl-C. There is no new file then."""
         found = native.BackupOut(struct_size=ctypes.sizeof(native.BackupOut))
-        base = None if since is None else native.path_bytes(since)
-        call("kaml_backup", self._handle, native.path_bytes(path), base, byref(found))
+        where = self._handle, native.path_bytes(path), None if since is None else native.path_bytes(since)
+        with native.Hearing(native.BackupCallback, progress or _continue) as callback:
+            call("kaml_backup_with_progress", *where, callback, None, byref(found))
         return _backup_report(found)
 
     @staticmethod
@@ -476,15 +488,21 @@ class Device(native.Owner):
         *,
         durability: Durability = Durability.POWER,
         force: bool = False,
+        progress: "Optional[Callable[[int, int], object]]" = None,
     ) -> None:
         """Makes a device of a full backup, and of incremental ones in their order. Open it afterwards. Without a capacity it is as large as the one that was
-        backed up. The file gets its name when it is whole; over contents this needs ``force``."""
+        backed up. The file gets its name when it is whole; over contents this needs ``force``.
+
+        ``progress`` receives the bytes of the backups that are read and those in all. An exception that it raises ends the restore and is raised, and so does
+        Ctrl-C. A file that did not exist is removed then; other contents cannot be opened until a restore over them ends."""
         if isinstance(backups, (str, bytes, os.PathLike)):
             raise TypeError("backups is a list of paths")
         paths = [native.path_bytes(backup) for backup in backups]
         options = _create_options(durability=durability, force=force)
         array = (ctypes.c_char_p * len(paths))(*paths)
-        call("kaml_restore", array, len(paths), native.path_bytes(path), capacity, byref(options))
+        where = array, len(paths), native.path_bytes(path), capacity, byref(options)
+        with native.Hearing(native.BackupCallback, progress or _continue) as callback:
+            call("kaml_restore_with_progress", *where, callback, None)
 
     def position(self) -> bytes:
         """The position after everything that is durable now; :meth:`changes` since it yields what is committed later."""
@@ -519,11 +537,13 @@ class Device(native.Owner):
         *,
         expires_in: ExpiresIn = None,
         index: IndexPlace = IndexPlace.MEMORY,
+        logs: Iterable[int] = (),
     ) -> Namespace:
         """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
         returns. Without ``merge_when_low`` no version is ever dropped by itself. Values of records without versions are
         stored with ``compression`` where that saves room; a read returns them as they were put. Records expire ``expires_in`` seconds after they are put,
         unless a put requests something else. ``index`` is for namespaces with more keys than memory has room for.
+        ``logs`` are the numbers of those that it appends to, as :meth:`set_logs` has them; none: all.
 
         >>> with Device.in_memory(64 << 20) as device:
         ...     pages = device.create_namespace("pages", compression=Compression.ZSTD)
@@ -532,9 +552,12 @@ class Device(native.Owner):
         2500
         """
         policy = merge_when_low or MergePolicy(keep_last=0)
+        log_array, log_count = native.logs_in(logs)
         options = native.NamespaceOptions(
             struct_size=ctypes.sizeof(native.NamespaceOptions),
             keys=keys,
+            log_count=log_count,
+            logs=log_array,
             versioned=versioned,
             index_place=index,
             version_buffer_bytes=version_buffer_bytes,
@@ -560,6 +583,7 @@ class Device(native.Owner):
         *,
         expires_in: ExpiresIn = None,
         index: IndexPlace = IndexPlace.MEMORY,
+        logs: Iterable[int] = (),
     ) -> Namespace:
         """Finds a namespace by its name, or creates it with these options, as :meth:`create_namespace` does. One that exists
         keeps its options; ``BAD_ARGUMENT`` if it takes other keys than ``keys``, or if ``versioned`` differs."""
@@ -569,7 +593,7 @@ class Device(native.Owner):
                     return _as_requested(info, keys, versioned or index == IndexPlace.FLASH)
             try:
                 what = keys, versioned, version_buffer_bytes, merge_when_low, compression
-                return self.create_namespace(name, *what, expires_in=expires_in, index=index)
+                return self.create_namespace(name, *what, expires_in=expires_in, index=index, logs=logs)
             except Error as failure:
                 if failure.status != Status.NAMESPACE_EXISTS:
                     raise  # else another thread was quicker
@@ -611,6 +635,28 @@ class Device(native.Owner):
         (b'Ada Lovelace', False, 1)
         """
         return Records(self, namespace)
+
+    def logs(self, namespace: Namespace) -> List[int]:
+        """The logs that a namespace appends to, in their order; none: all logs of the device."""
+        room = 64
+        while True:
+            found, count = (c_uint32 * room)(), c_size_t()
+            call("kaml_logs", self._handle, native.id_of(namespace), found, room, byref(count))
+            if count.value <= room:
+                return found[: count.value]
+            room = count.value
+
+    def set_logs(self, namespace: Namespace, logs: Iterable[int]) -> None:
+        """Has a namespace append to these logs from now on, while it is in use; none: to all. Durable when it returns. A device has one log for each die
+        (``info().die_count``), numbered from 0. Records that are stored already remain in their logs until they are overwritten or collected.
+
+        >>> with Device.in_memory(64 << 20, die_count=2) as device:
+        ...     users = device.create_namespace("users", logs=[0, 1])
+        ...     device.set_logs(users, [1])
+        ...     device.logs(users)
+        [1]
+        """
+        call("kaml_set_logs", self._handle, native.id_of(namespace), *native.logs_in(logs))
 
     def delete_namespace(self, namespace: Namespace) -> None:
         """Deletes a namespace with everything in it; durable when it returns."""
@@ -896,7 +942,7 @@ class Device(native.Owner):
             dry_run=dry_run,
         )
         report = native.MergeOut()
-        with native.Hearing(native.MergeCallback, progress or (lambda done, total: None)) as callback:
+        with native.Hearing(native.MergeCallback, progress or _continue) as callback:
             where = self._handle, native.id_of(namespace)
             call("kaml_merge_with_progress", *where, byref(rules), callback, None, byref(report))
         return MergeReport(*native.values_of(report, MergeReport._fields))
@@ -911,6 +957,10 @@ def _as_requested(info: native.NamespaceOut, keys: KeyKind, versioned: bool) -> 
         message = f"the namespace {name!r} has {kind}, not {wanted}; use another name, or open it with `namespace`"
         raise Error(Status.BAD_ARGUMENT, message)
     return Namespace(info.namespace_id, name)
+
+
+def _continue(done: int, total: int) -> None:
+    """A progress that nobody sees. Python notices Ctrl-C in it."""
 
 
 def _backup_report(found: native.BackupOut) -> BackupReport:

@@ -185,6 +185,8 @@ class ChangeOut(Struct):
         ("time_ns", c_uint64),
         ("user_version", c_uint32),
         ("flags", c_uint32),
+        ("command", c_uint32),
+        ("snapshot", c_uint32),
     ]
 
 
@@ -317,6 +319,7 @@ class CheckOut(Struct):
 
 CheckCallback = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_char_p)
 MergeCallback = CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint32)
+BackupCallback = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
 
 
 class LockWidth(Struct):
@@ -400,7 +403,11 @@ STRUCTS = {
     "kaml_txn": TxnHandle,
 }
 
-CALLBACKS = {"kaml_check_callback": CheckCallback, "kaml_merge_callback": MergeCallback}
+CALLBACKS = {
+    "kaml_backup_callback": BackupCallback,
+    "kaml_check_callback": CheckCallback,
+    "kaml_merge_callback": MergeCallback,
+}
 
 #: What is 0 in ``kaml.h`` is the default in it, too.
 CONSTANTS = {
@@ -435,6 +442,10 @@ CONSTANTS = {
     "KAML_CHANGE_DELETE_RANGE": 5,
     "KAML_CHANGE_VERSION": 6,
     "KAML_CHANGE_VERSION_COMMAND": 7,
+    "KAML_COMMAND_SNAPSHOT": 1,
+    "KAML_COMMAND_ROLL_BACK": 2,
+    "KAML_COMMAND_FORGET": 3,
+    "KAML_COMMAND_FORGET_THROUGH": 4,
     "KAML_POSITION_BYTES": POSITION_BYTES,
     "KAML_KEY_BYTES_MAX": KEY_BYTES_MAX,
     "KAML_LONG_KEY_BYTES_MAX": LONG_KEY_BYTES_MAX,
@@ -475,6 +486,8 @@ FUNCTIONS = {
     "kaml_create_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(NamespaceOptions), POINTER(c_uint32)]),
     "kaml_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(c_uint32)]),
     "kaml_namespaces": (c_int, [DeviceHandle, POINTER(NamespaceOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_logs": (c_int, [DeviceHandle, c_uint32, POINTER(c_uint32), c_size_t, POINTER(c_size_t)]),
+    "kaml_set_logs": (c_int, [DeviceHandle, c_uint32, POINTER(c_uint32), c_size_t]),
     "kaml_delete_namespace": (c_int, [DeviceHandle, c_uint32]),
     "kaml_info": (c_int, [DeviceHandle, POINTER(DeviceInfoOut)]),
     "kaml_statistics": (c_int, [DeviceHandle, POINTER(StatisticsOut)]),
@@ -542,8 +555,16 @@ FUNCTIONS = {
     "kaml_txn_upsert_expiring": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN, c_uint64]),
     "kaml_txn_add": (c_int, [TxnHandle, *_RECORD, c_int64, POINTER(c_int64)]),
     "kaml_backup": (c_int, [DeviceHandle, c_char_p, c_char_p, POINTER(BackupOut)]),
+    "kaml_backup_with_progress": (
+        c_int,
+        [DeviceHandle, c_char_p, c_char_p, BackupCallback, c_void_p, POINTER(BackupOut)],
+    ),
     "kaml_backup_verify": (c_int, [c_char_p, POINTER(BackupOut)]),
     "kaml_restore": (c_int, [POINTER(c_char_p), c_size_t, c_char_p, c_uint64, POINTER(CreateOptions)]),
+    "kaml_restore_with_progress": (
+        c_int,
+        [POINTER(c_char_p), c_size_t, c_char_p, c_uint64, POINTER(CreateOptions), BackupCallback, c_void_p],
+    ),
     "kaml_resize": (c_int, [DeviceHandle, c_uint64, POINTER(c_uint64)]),
     "kaml_position_now": (c_int, [DeviceHandle, POINTER(Position)]),
     "kaml_changes_open": (c_int, [DeviceHandle, POINTER(Position), POINTER(ChangesHandle)]),
@@ -568,6 +589,7 @@ FUNCTIONS = {
     "kaml_store_read_only": (c_int, [StoreHandle, POINTER(SnapshotHandle)]),
     "kaml_txn_expect": (c_int, [TxnHandle, POINTER(Record), c_size_t]),
     "kaml_txn_range": (c_int, [TxnHandle, *_RANGE, c_size_t, *_ITEMS_OUT]),
+    "kaml_txn_range_for_update": (c_int, [TxnHandle, *_RANGE, c_size_t, *_ITEMS_OUT]),
     "kaml_txn_begin": (c_int, [StoreHandle, POINTER(TxnHandle)]),
     "kaml_txn_read": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_txn_read_into": (c_int, [TxnHandle, *_RECORD, *_BUFFER]),
@@ -728,6 +750,15 @@ def _key(one: Item) -> bytes:
 
 def _record(one: Item) -> "tuple[bytes, bytes]":
     return _key(one), ctypes.string_at(one.value, one.value_length) if one.value_length else b""
+
+
+def logs_in(logs: "Iterable[int]") -> "tuple[Any, int]":
+    """Numbers of logs as an array for the library, which is null if there are none."""
+    numbers = [operator.index(log) for log in logs]
+    for number in numbers:
+        if not 0 <= number < 1 << 32:
+            raise OverflowError(f"log {number}: the numbers of logs begin at 0")
+    return (c_uint32 * len(numbers))(*numbers) if numbers else None, len(numbers)
 
 
 class Hearing:

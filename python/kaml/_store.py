@@ -239,6 +239,35 @@ class Transaction(native.Owner):
         where = self._handle, native.id_of(namespace)
         return native.items("kaml_txn_range", *where, *bounds, limit, keys_only=keys_only)
 
+    def range_for_update(
+        self,
+        namespace: "Namespace",
+        start: Optional[Key] = None,
+        stop: Optional[Key] = None,
+        *,
+        limit: int = LIMIT_NONE,
+        reverse: bool = False,
+        keys_only: bool = False,
+        start_excluded: bool = False,
+        stop_included: bool = False,
+    ) -> "List[Any]":
+        """As :meth:`range`, of records that are going to be changed: nobody else reads them for that. With a ``limit`` of 1 two transactions never take
+        the same first record, or with ``reverse`` the same last one.
+
+        >>> from kaml import Device, KeyKind, Store
+        >>> with Device.in_memory(64 << 20) as device, Store(device, 8 << 20) as store:
+        ...     jobs = device.create_namespace("jobs", KeyKind.ORDERED)
+        ...     store.put(jobs, "0001-mail", b"to ada")
+        ...     with store.transaction() as txn:
+        ...         for key, job in txn.range_for_update(jobs, limit=1):
+        ...             txn.delete(jobs, key)
+        ...             print(key, job)
+        b'0001-mail' b'to ada'
+        """
+        bounds = native.range_in(start, stop, reverse, keys_only, start_excluded, stop_included)
+        where = self._handle, native.id_of(namespace)
+        return native.items("kaml_txn_range_for_update", *where, *bounds, limit, keys_only=keys_only)
+
     def prefix(
         self,
         namespace: "Namespace",

@@ -160,6 +160,27 @@ class Ranges(unittest.TestCase):
                 self.assertEqual(len(txn.range(self.pages)), len(self.model))
         self.assertEqual(self.device.count(self.pages), len(self.model))
 
+    def test_ranges_are_locked_for_update(self):
+        with Store(self.device, 8 << 20, lock_timeout_ms=50) as store:
+            with store.transaction() as first, store.transaction() as second:
+                self.assertEqual(first.range_for_update(self.pages, limit=2), self.model[:2])
+                self.assertEqual(first.range_for_update(self.pages, limit=1, reverse=True), self.model[-1:])
+                keys = second.range_for_update(self.pages, self.key(2), self.key(4), keys_only=True)
+                self.assertEqual(keys, [key for key, _ in self.model[2:4]])
+                first.update(self.pages, self.key(0), b"changed")
+            for flags in ({}, {"reverse": True}):
+                with store.transaction() as first:
+                    first.range_for_update(self.pages, limit=1, **flags)
+                    with self.assertRaises(kaml.RetryableError) as refused:
+                        with store.transaction() as second:
+                            second.range_for_update(self.pages, limit=1, **flags)
+                    self.assertEqual(refused.exception.status, Status.LOCK_TIMEOUT)
+            with self.assertRaises(kaml.Error) as refused:
+                with store.transaction() as txn:
+                    txn.range_for_update(self.device.create_namespace("unordered"))
+            self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+        self.assertEqual(self.device.get(self.pages, self.key(0)), b"changed")
+
 
 class Devices(unittest.TestCase):
     """Devices, namespaces, batches."""

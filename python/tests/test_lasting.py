@@ -3,14 +3,18 @@
 import asyncio
 import math
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import textwrap
 import time
 import unittest
 from datetime import timedelta
 
 import kaml
 import kaml.aio
-from kaml import Batch, ChangeKind, Device, Status, Store
+from kaml import Batch, ChangeKind, Device, Status, Store, VersionCommand
 
 
 class Lasting(unittest.TestCase):
@@ -110,6 +114,24 @@ class Lasting(unittest.TestCase):
         reader.close()
         self.assert_raises_status(Status.BAD_HANDLE, next, reader)
 
+    def test_commands_on_versions(self):
+        """Goal: the stream has what commands on user versions do, and other changes have no command.
+        Method: a snapshot, a put, a rollback and a forgotten snapshot."""
+        device = self.device
+        texts = device.create_namespace("texts", versioned=True)
+        device.put(texts, "a", b"1")
+        with device.changes(timeout=0) as reader:
+            first = device.snapshot(texts)
+            device.put(texts, "a", b"2")
+            before = device.roll_back(texts, first)
+            device.forget_snapshot(texts, before)
+            changes = [change for commit in reader for change in commit.changes if change.kind != ChangeKind.NAMESPACE]
+        commands = [(change.kind, change.command, change.snapshot) for change in changes]
+        kind, does = ChangeKind.VERSION_COMMAND, VersionCommand
+        expected = [(kind, does.SNAPSHOT, 0), (ChangeKind.VERSION, None, 0), (kind, does.ROLL_BACK, first)]
+        self.assertEqual(commands, [*expected, (kind, does.FORGET, before)])
+        self.assertEqual([change.time_ns > 0 and change.sequence > 0 for change in changes], [True] * 4)
+
     def test_changes_for_asyncio(self):
         """Goal: the stream can be iterated by asyncio, and a cancelled task closes its reader.
         Method: one that ends, and one that is cancelled while it waits; the device closes."""
@@ -135,6 +157,32 @@ class Lasting(unittest.TestCase):
 
         asyncio.run(main())
 
+    def test_logs(self):
+        """Goal: a namespace has the logs that it was created with or given later, and what it stored before stays readable.
+        Method: lists of logs of each kind, also with a store open; those that cannot be are refused and change nothing."""
+        device = Device.in_memory(64 << 20, die_count=2)
+        self.addCleanup(device.close)
+        self.assertEqual(device.logs(device.create_namespace("plain")), [])
+        mapped = device.create_namespace("mapped", logs=(0, 1))
+        self.assertEqual(sorted(device.logs(mapped)), [0, 1])
+        self.assertEqual(device.ensure_namespace("mapped", logs=[1]), mapped)
+        device.put(mapped, "before", b"1")
+        with Store(device, 8 << 20) as store:
+            device.set_logs(mapped, iter([1]))
+            store.put(mapped, "after", b"2")
+            self.assertEqual((store.get(mapped, "before"), store.get(mapped, "after")), (b"1", b"2"))
+        for wrong in ([1, 1], [device.info().die_count]):
+            self.assert_raises_status(Status.BAD_ARGUMENT, device.set_logs, mapped, wrong)
+            self.assert_raises_status(Status.BAD_ARGUMENT, device.create_namespace, "wrong", logs=wrong)
+        self.assertRaises(OverflowError, device.set_logs, mapped, [-1])
+        self.assertRaises(OverflowError, device.set_logs, mapped, [1 << 32])
+        self.assertRaises(TypeError, device.set_logs, mapped, ["1"])
+        self.assertEqual(device.logs(mapped), [1])
+        device.set_logs(mapped, [])
+        self.assertEqual(device.logs(mapped), [])
+        device.delete_namespace(mapped)
+        self.assert_raises_status(Status.UNKNOWN_NAMESPACE, device.logs, mapped)
+
     def test_backups_and_sizes(self):
         """Goal: a restored backup has what was backed up, and what is no backup is refused; a device grows.
         Method: a full backup and an incremental one of a device on a file, restored to another."""
@@ -157,6 +205,63 @@ class Lasting(unittest.TestCase):
             with Device.open(copy) as device:
                 users = device.namespace("users")
                 self.assertEqual((device.get(users, "ada"), device.get(users, "grace")), (b"1", b"2"))
+
+    def test_backups_are_ended(self):
+        """Goal: a backup reports its progress; one that its progress or Ctrl-C ends leaves no file and no open snapshot, and the next one is whole.
+        Method: a device of several blocks; an exception at each call, and a signal from another thread while a backup without a progress runs."""
+        value = os.urandom(100_000)
+        for number in range(200):
+            self.device.put(self.plain, f"large {number}", value)
+        with tempfile.TemporaryDirectory() as directory:
+            full, copy = os.path.join(directory, "full"), os.path.join(directory, "copy")
+            seen = []
+            report = self.device.backup(full, progress=lambda done, total: seen.append((done, total)))
+            self.assertEqual((report.record_count, seen), (200, sorted(seen)))
+            self.assertEqual(seen[-1][0], seen[-1][1])
+            os.remove(full)
+            for last in {1, 2, len(seen) // 2, len(seen)}:
+                calls = iter(range(1, last))
+                self.assertRaises(StopIteration, self.device.backup, full, progress=lambda done, total: next(calls))
+                self.assertEqual(os.listdir(directory), [])
+            self.assertEqual(self.device.snapshot_usage().open_count, 0)
+            self.assertRaises(KeyboardInterrupt, self.device.backup, full, progress=lambda *_: signal.raise_signal(signal.SIGINT))
+            self.assertEqual(os.listdir(directory), [])
+            self.device.backup(full)
+            self.assertEqual(Device.verify_backup(full).record_count, 200)
+
+            stop = iter(range(1))
+            self.assertRaises(StopIteration, Device.restore, [full], copy, progress=lambda done, total: next(stop))
+            self.assertEqual(os.listdir(directory), ["full"])
+            seen.clear()
+            Device.restore([full], copy, progress=lambda done, total: seen.append((done, total)))
+            self.assertEqual(seen, sorted(seen))
+            self.assertLessEqual(seen[-1][0], os.path.getsize(full))
+
+    def test_ctrl_c_ends_a_backup(self):
+        """Goal: Ctrl-C ends the backup of a program that requested no progress, before its end.
+        Method: such a program backs up again and again into new files until the signal comes; nothing unfinished is left."""
+        program = textwrap.dedent("""
+            import itertools, os, sys, kaml
+            with kaml.Device.in_memory(256 << 20) as device:
+                space = device.create_namespace("space")
+                for number in range(100):
+                    device.put(space, number, os.urandom(1 << 20))
+                print("ready", flush=True)
+                try:
+                    for number in itertools.count():
+                        device.backup(os.path.join(sys.argv[1], "backup"))
+                except KeyboardInterrupt:
+                    print("interrupted", device.snapshot_usage().open_count)
+        """)
+        with tempfile.TemporaryDirectory() as directory:
+            command = [sys.executable, "-c", program, directory]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+                self.assertEqual(run.stdout.readline(), "ready\n")
+                time.sleep(0.3)
+                run.send_signal(signal.SIGINT)
+                out, _ = run.communicate(timeout=60)
+            self.assertEqual((out, run.returncode), ("interrupted 0\n", 0))
+            self.assertLessEqual(set(os.listdir(directory)), {"backup"})
 
 
 if __name__ == "__main__":

@@ -166,8 +166,20 @@
 // A version was stored; `value` is null if it states that the key is deleted.
 #define KAML_CHANGE_VERSION 6
 
-// A command on the user versions of a namespace: a snapshot or a rollback.
+// A command on the user versions of a namespace; `command` is what it does.
 #define KAML_CHANGE_VERSION_COMMAND 7
+
+// A snapshot was taken.
+#define KAML_COMMAND_SNAPSHOT 1
+
+// The namespace was returned to its state in `snapshot`.
+#define KAML_COMMAND_ROLL_BACK 2
+
+// `snapshot` was forgotten.
+#define KAML_COMMAND_FORGET 3
+
+// `snapshot` and all before it were forgotten.
+#define KAML_COMMAND_FORGET_THROUGH 4
 
 // Bytes of a position.
 #define KAML_POSITION_BYTES 32
@@ -720,6 +732,12 @@ typedef struct kaml_backup_report {
     uint32_t reserved;
 } kaml_backup_report;
 
+// Hears of a backup or a restore while it continues, at least once for each megabyte that it writes or reads: bytes that are done, and bytes in all. They are
+// bytes of the device for a backup, and of the files for a restore; the last part of a backup adds none. 0: continue; anything else ends it. It is called by
+// the thread that made the call. It may make any call but a merge of the same device, which would wait for the backup. It has to return: no exception and no
+// `longjmp` may leave it.
+typedef int (*kaml_backup_callback)(void *context, uint64_t bytes_done, uint64_t byte_count);
+
 // A place in the change stream of a device: store it to continue there, also after the device was opened again.
 typedef struct kaml_position {
     // Its bytes.
@@ -748,14 +766,18 @@ typedef struct kaml_change {
     size_t value_length;
     // Of a put: when the record expires, in milliseconds since 1970, or `KAML_NEVER`. No change shows that it has expired.
     uint64_t expires_at_ms;
-    // Of versions: the number in the order of all versions; else 0.
+    // Of versions and commands on them: the number in the order of all versions; else 0.
     uint64_t sequence;
-    // Of versions: when it was put, in nanoseconds since 1970; else 0.
+    // Of versions and commands on them: when it was put, in nanoseconds since 1970; else 0.
     uint64_t time_ns;
     // Of versions: the user version that it belongs to; else 0.
     uint32_t user_version;
     // Of deleted ranges: `KAML_RANGE_FROM_EXCLUDED`, `KAML_RANGE_TO_INCLUDED`.
     uint32_t flags;
+    // Of commands on user versions: `KAML_COMMAND_...`, others come with later versions; else 0.
+    uint32_t command;
+    // Of commands on user versions: the snapshot that it is about; 0 for one that is taken, and if there is none.
+    uint32_t snapshot;
 } kaml_change;
 
 #ifdef __cplusplus
@@ -832,6 +854,25 @@ enum kaml_status kaml_namespaces(struct kaml_device device,
                                  struct kaml_namespace_info *namespaces,
                                  size_t namespace_count_max,
                                  size_t *namespace_count);
+
+// The logs that a namespace appends to, up to `log_count_max` of them. `*log_count` is how many there are, also if they are more; 0: it uses all logs of the
+// device.
+enum kaml_status kaml_logs(struct kaml_device device,
+                           kaml_namespace_id namespace_id,
+                           uint32_t *logs,
+                           size_t log_count_max,
+                           size_t *log_count);
+
+// Has a namespace append to these logs from now on, while it is in use; durable when it returns. A device has one log for each die (`kaml_info`), numbered
+// from 0. With a `log_count` of 0 it uses all of them. Records that are stored already remain in their logs until they are overwritten or collected.
+// `KAML_BAD_ARGUMENT` for a log that the device does not have, or that is named twice.
+//
+//     const uint32_t first[2] = { 0, 1 };
+//     if (kaml_set_logs(device, users, first, 2)) goto failed;
+enum kaml_status kaml_set_logs(struct kaml_device device,
+                               kaml_namespace_id namespace_id,
+                               const uint32_t *logs,
+                               size_t log_count);
 
 // Deletes a namespace with everything in it; durable when it returns. It also works while a store is open over the device:
 // transactions that use the namespace then fail.
@@ -1357,6 +1398,25 @@ enum kaml_status kaml_txn_range(struct kaml_txn txn,
                                 struct kaml_item **items,
                                 size_t *item_count);
 
+// As `kaml_txn_range`, of records that will be changed: no other transaction can read them for update meanwhile. With an `item_count_max` of 1 two
+// transactions never take the same first record, or with `KAML_RANGE_REVERSE` the same last one: the second one waits for the first.
+//
+//     kaml_item *job;
+//     size_t count;
+//     if (kaml_txn_range_for_update(txn, jobs, NULL, 0, NULL, 0, 0, 1, &job, &count)) goto failed;
+//     if (count > 0) status = kaml_txn_delete(txn, jobs, job->key, job->key_length);
+//     kaml_free(job);
+enum kaml_status kaml_txn_range_for_update(struct kaml_txn txn,
+                                           kaml_namespace_id namespace_id,
+                                           const void *from,
+                                           size_t from_length,
+                                           const void *to,
+                                           size_t to_length,
+                                           uint32_t flags,
+                                           size_t item_count_max,
+                                           struct kaml_item **items,
+                                           size_t *item_count);
+
 // Changes a record that exists; else `KAML_NOT_FOUND`, and the transaction continues.
 enum kaml_status kaml_txn_update(struct kaml_txn txn,
                                  kaml_namespace_id namespace_id,
@@ -1531,6 +1591,21 @@ enum kaml_status kaml_backup(struct kaml_device device,
                              const char *since,
                              struct kaml_backup_report *report);
 
+// As `kaml_backup`, and reports its progress to `callback`. `KAML_CANCELLED` if the callback requested the end: there is no new file then, a file that had the
+// name is as it was, and the next backup begins anew. `callback` and `report` may be null; `context` is passed to the callback and not used otherwise.
+//
+//     static int show(void *stop, uint64_t bytes_done, uint64_t byte_count) {
+//         fprintf(stderr, "\r%3d %%", (int)(100 * bytes_done / (byte_count ? byte_count : 1)));
+//         return *(volatile sig_atomic_t *)stop; // which a handler of SIGINT has set
+//     }
+//     status = kaml_backup_with_progress(device, "monday.backup", NULL, show, (void *)&stop, NULL);
+enum kaml_status kaml_backup_with_progress(struct kaml_device device,
+                                           const char *path,
+                                           const char *since,
+                                           kaml_backup_callback callback,
+                                           void *context,
+                                           struct kaml_backup_report *report);
+
 // Reads a backup and checks all of it. `report` may be null. `KAML_NOT_A_DEVICE` if it is no backup, `KAML_NEWER_VERSION` if a later version of this software has
 // made it, `KAML_CORRUPT` if it is damaged or ends early.
 enum kaml_status kaml_backup_verify(const char *path,
@@ -1548,6 +1623,16 @@ enum kaml_status kaml_restore(const char *const *backups,
                               const char *path,
                               uint64_t capacity_bytes,
                               const struct kaml_create_options *options);
+
+// As `kaml_restore`, and reports its progress to `callback`. `KAML_CANCELLED` if the callback requested the end: a file that did not exist is then removed;
+// other contents are lost and cannot be opened until a restore over them ends. `callback` may be null; `context` is passed to it and not used otherwise.
+enum kaml_status kaml_restore_with_progress(const char *const *backups,
+                                            size_t backup_count,
+                                            const char *path,
+                                            uint64_t capacity_bytes,
+                                            const struct kaml_create_options *options,
+                                            kaml_backup_callback callback,
+                                            void *context);
 
 // Makes a device larger or smaller, while others read and write: it takes as many whole erase blocks of each log as fit `capacity_bytes` of its file or block
 // device. `*taken_bytes` is what it takes; `taken_bytes` may be null. A smaller device is emptied from its end on first. A crash leaves the old size or the new one.

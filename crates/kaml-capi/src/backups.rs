@@ -7,9 +7,11 @@ use crate::arguments::{self, Out};
 use crate::device::{DEVICES, kaml_device};
 use crate::failure::{Failure, call};
 use crate::options::{self, kaml_create_options};
-use crate::status::kaml_status;
+use crate::status::kaml_status::{self, KAML_CANCELLED};
 use kaml::{Device, RestoreSource, verify_backup_file};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::ControlFlow;
+use std::path::Path;
 
 /// Backups of which one device is restored, at most.
 const BACKUPS_MAX: usize = 1 << 16;
@@ -36,6 +38,36 @@ pub struct kaml_backup_report {
     pub reserved: u32,
 }
 
+/// Hears of a backup or a restore while it continues, at least once for each megabyte that it writes or reads: bytes that are done, and bytes in all. They are
+/// bytes of the device for a backup, and of the files for a restore; the last part of a backup adds none. 0: continue; anything else ends it. It is called by
+/// the thread that made the call. It may make any call but a merge of the same device, which would wait for the backup. It has to return: no exception and no
+/// `longjmp` may leave it.
+pub type kaml_backup_callback =
+    Option<unsafe extern "C" fn(context: *mut c_void, bytes_done: u64, byte_count: u64) -> c_int>;
+
+/// What a callback has requested.
+struct Hearing {
+    callback: kaml_backup_callback,
+    context: *mut c_void,
+}
+
+impl Hearing {
+    fn hear(&self, bytes_done: u64, byte_count: u64) -> ControlFlow<()> {
+        // SAFETY: the caller handed in a function of this type.
+        match self.callback.is_some_and(|callback| unsafe { callback(self.context, bytes_done, byte_count) } != 0) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+fn cancelled(error: kaml::Error, what: &str) -> Failure {
+    match error {
+        kaml::Error::Cancelled => Failure::new(KAML_CANCELLED, what),
+        error => error.into(),
+    }
+}
+
 /// Writes all that is on a device now to a file, while others read and write: all namespaces with their attributes, records, blocks and versions. With
 /// `since`, the path of an earlier backup of this device, only what has changed since; null for all. The file gets its name when it is whole and durable, and replaces
 /// what had that name. A store over the device is flushed first. `report` may be null.
@@ -52,6 +84,27 @@ pub unsafe extern "C" fn kaml_backup(
     since: *const c_char,
     report: *mut kaml_backup_report,
 ) -> kaml_status {
+    // SAFETY: pointers are as the header demands.
+    unsafe { kaml_backup_with_progress(device, path, since, None, std::ptr::null_mut(), report) }
+}
+
+/// As `kaml_backup`, and reports its progress to `callback`. `KAML_CANCELLED` if the callback requested the end: there is no new file then, a file that had the
+/// name is as it was, and the next backup begins anew. `callback` and `report` may be null; `context` is passed to the callback and not used otherwise.
+///
+///     static int show(void *stop, uint64_t bytes_done, uint64_t byte_count) {
+///         fprintf(stderr, "\r%3d %%", (int)(100 * bytes_done / (byte_count ? byte_count : 1)));
+///         return *(volatile sig_atomic_t *)stop; // which a handler of SIGINT has set
+///     }
+///     status = kaml_backup_with_progress(device, "monday.backup", NULL, show, (void *)&stop, NULL);
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_backup_with_progress(
+    device: kaml_device,
+    path: *const c_char,
+    since: *const c_char,
+    callback: kaml_backup_callback,
+    context: *mut c_void,
+    report: *mut kaml_backup_report,
+) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
         let (out, path) = unsafe { (report_out(report)?, arguments::path(path)?) };
@@ -59,7 +112,9 @@ pub unsafe extern "C" fn kaml_backup(
         let since = if since.is_null() { None } else { Some(unsafe { arguments::path(since)? }) };
         let done = DEVICES.with(device.id, |open| {
             open.flush_store()?;
-            Ok(open.device.backup_to_file(path, since, &mut |_, _| {})?)
+            let hearing = Hearing { callback, context };
+            let done = open.device.backup_to_file(path, since, &mut |done, count| hearing.hear(done, count));
+            done.map_err(|error| cancelled(error, "the callback ended the backup, and no file was made"))
         })?;
         out.into_iter().for_each(|out| {
             out.set(kaml_backup_report {
@@ -116,6 +171,24 @@ pub unsafe extern "C" fn kaml_restore(
     capacity_bytes: u64,
     options: *const kaml_create_options,
 ) -> kaml_status {
+    // SAFETY: pointers are as the header demands.
+    unsafe {
+        kaml_restore_with_progress(backups, backup_count, path, capacity_bytes, options, None, std::ptr::null_mut())
+    }
+}
+
+/// As `kaml_restore`, and reports its progress to `callback`. `KAML_CANCELLED` if the callback requested the end: a file that did not exist is then removed;
+/// other contents are lost and cannot be opened until a restore over them ends. `callback` may be null; `context` is passed to it and not used otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_restore_with_progress(
+    backups: *const *const c_char,
+    backup_count: usize,
+    path: *const c_char,
+    capacity_bytes: u64,
+    options: *const kaml_create_options,
+    callback: kaml_backup_callback,
+    context: *mut c_void,
+) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
         let (backups, path, options) = unsafe {
@@ -123,9 +196,13 @@ pub unsafe extern "C" fn kaml_restore(
             (backups, arguments::path(path)?, options::create(options, capacity_bytes)?)
         };
         // SAFETY: so is each path.
-        let sources = backups.iter().map(|backup| Ok(RestoreSource::file(unsafe { arguments::path(*backup)? })));
-        let sources = sources.collect::<Result<Vec<RestoreSource>, Failure>>()?;
-        Device::restore(sources, path, &options, &mut |_| {})?;
+        let backups = backups.iter().map(|backup| unsafe { arguments::path(*backup) });
+        let backups = backups.collect::<Result<Vec<&Path>, Failure>>()?;
+        let byte_count = backups.iter().map(|backup| std::fs::metadata(backup).map_or(0, |found| found.len())).sum();
+        let hearing = Hearing { callback, context };
+        let sources = backups.into_iter().map(RestoreSource::file).collect();
+        let restored = Device::restore(sources, path, &options, &mut |done| hearing.hear(done, byte_count));
+        restored.map_err(|error| cancelled(error, "the callback ended the restore, and there is no device"))?;
         Ok(())
     })
 }

@@ -13,7 +13,7 @@ use crate::owned::{Owned, OwnedBy};
 use crate::ranges::{KAML_RANGE_FROM_EXCLUDED, KAML_RANGE_TO_INCLUDED};
 use crate::status::kaml_status::{self, KAML_BAD_HANDLE, KAML_NO_RESOURCES};
 use crate::writes::KAML_NEVER;
-use kaml::{Change, Changes, Position};
+use kaml::{Change, Changes, Position, VersionCommand};
 use std::ffi::c_void;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +31,17 @@ pub const KAML_CHANGE_DELETE: u32 = 4;
 pub const KAML_CHANGE_DELETE_RANGE: u32 = 5;
 /// A version was stored; `value` is null if it states that the key is deleted.
 pub const KAML_CHANGE_VERSION: u32 = 6;
-/// A command on the user versions of a namespace: a snapshot or a rollback.
+/// A command on the user versions of a namespace; `command` is what it does.
 pub const KAML_CHANGE_VERSION_COMMAND: u32 = 7;
+
+/// A snapshot was taken.
+pub const KAML_COMMAND_SNAPSHOT: u32 = 1;
+/// The namespace was returned to its state in `snapshot`.
+pub const KAML_COMMAND_ROLL_BACK: u32 = 2;
+/// `snapshot` was forgotten.
+pub const KAML_COMMAND_FORGET: u32 = 3;
+/// `snapshot` and all before it were forgotten.
+pub const KAML_COMMAND_FORGET_THROUGH: u32 = 4;
 
 /// Bytes of a position.
 pub const KAML_POSITION_BYTES: usize = 32;
@@ -63,14 +72,18 @@ pub struct kaml_change {
     pub value_length: usize,
     /// Of a put: when the record expires, in milliseconds since 1970, or `KAML_NEVER`. No change shows that it has expired.
     pub expires_at_ms: u64,
-    /// Of versions: the number in the order of all versions; else 0.
+    /// Of versions and commands on them: the number in the order of all versions; else 0.
     pub sequence: u64,
-    /// Of versions: when it was put, in nanoseconds since 1970; else 0.
+    /// Of versions and commands on them: when it was put, in nanoseconds since 1970; else 0.
     pub time_ns: u64,
     /// Of versions: the user version that it belongs to; else 0.
     pub user_version: u32,
     /// Of deleted ranges: `KAML_RANGE_FROM_EXCLUDED`, `KAML_RANGE_TO_INCLUDED`.
     pub flags: u32,
+    /// Of commands on user versions: `KAML_COMMAND_...`, others come with later versions; else 0.
+    pub command: u32,
+    /// Of commands on user versions: the snapshot that it is about; 0 for one that is taken, and if there is none.
+    pub snapshot: u32,
 }
 
 /// A reader of the change stream: a number, copied as you like. Zeros are never open.
@@ -210,6 +223,8 @@ fn parts(change: &Change) -> (kaml_change, Option<&[u8]>, Option<&[u8]>) {
         time_ns: 0,
         user_version: 0,
         flags: 0,
+        command: 0,
+        snapshot: 0,
     };
     match change {
         Change::Namespace(info) => (of(KAML_CHANGE_NAMESPACE, info.id), Some(info.name.as_bytes()), None),
@@ -240,9 +255,16 @@ fn parts(change: &Change) -> (kaml_change, Option<&[u8]>, Option<&[u8]>) {
             let version = kaml_change { sequence, time_ns, user_version, ..of(KAML_CHANGE_VERSION, *namespace) };
             (version, Some(key.as_bytes()), value.as_deref())
         }
-        Change::VersionCommand { namespace, sequence, time_ns, .. } => {
+        Change::VersionCommand { namespace, sequence, time_ns, command } => {
+            let (command, snapshot) = match command {
+                VersionCommand::Snapshot => (KAML_COMMAND_SNAPSHOT, 0),
+                VersionCommand::RollBack(snapshot) => (KAML_COMMAND_ROLL_BACK, *snapshot),
+                VersionCommand::Forget(snapshot) => (KAML_COMMAND_FORGET, *snapshot),
+                VersionCommand::ForgetThrough(snapshot) => (KAML_COMMAND_FORGET_THROUGH, *snapshot),
+            };
             let (sequence, time_ns) = (*sequence, *time_ns);
-            (kaml_change { sequence, time_ns, ..of(KAML_CHANGE_VERSION_COMMAND, *namespace) }, None, None)
+            let plain = of(KAML_CHANGE_VERSION_COMMAND, *namespace);
+            (kaml_change { sequence, time_ns, command, snapshot, ..plain }, None, None)
         }
         // One that this interface does not have yet.
         _ => (of(0, 0), None, None),

@@ -10,14 +10,14 @@ use crate::failure::{Failure, call, call_quietly};
 use crate::handle::{Kind, Registry, SHARED};
 use crate::histories::Histories;
 use crate::options::{
-    self, KAML_KEYS_ANY, KAML_KEYS_BYTES, KAML_KEYS_ORDERED, KAML_KEYS_U64, kaml_create_options,
+    self, KAML_KEYS_ANY, KAML_KEYS_BYTES, KAML_KEYS_ORDERED, KAML_KEYS_U64, LOGS_MAX, kaml_create_options,
     kaml_namespace_options, kaml_open_options,
 };
 use crate::ranges::Iterations;
 use crate::snapshots::Snapshots;
 use crate::status::kaml_status::{self, KAML_IN_USE};
 use kaml::store::Store;
-use kaml::{Device, KeyKind, NamespaceInfo, NamespaceKind};
+use kaml::{Device, KeyKind, NamespaceChange, NamespaceInfo, NamespaceKind};
 use std::ffi::c_char;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -309,6 +309,54 @@ pub unsafe extern "C" fn kaml_namespaces(
         places.iter_mut().zip(&found).for_each(|(place, info)| _ = place.write(info.into()));
         count.set(found.len());
         Ok(())
+    })
+}
+
+/// The logs that a namespace appends to, up to `log_count_max` of them. `*log_count` is how many there are, also if they are more; 0: it uses all logs of the
+/// device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_logs(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    logs: *mut u32,
+    log_count_max: usize,
+    log_count: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (count, places) = unsafe {
+            let count = Out::new(log_count, "log_count")?;
+            count.set(0);
+            (count, arguments::slice_out(logs, log_count_max, "logs")?)
+        };
+        let found = DEVICES.with(device.id, |open| {
+            let info = open.device.namespaces().into_iter().find(|info| info.id == namespace_id);
+            Ok(info.ok_or(kaml::Error::UnknownNamespace(namespace_id))?.logs)
+        })?;
+        places.iter_mut().zip(&found).for_each(|(place, log)| _ = place.write(*log));
+        count.set(found.len());
+        Ok(())
+    })
+}
+
+/// Has a namespace append to these logs from now on, while it is in use; durable when it returns. A device has one log for each die (`kaml_info`), numbered
+/// from 0. With a `log_count` of 0 it uses all of them. Records that are stored already remain in their logs until they are overwritten or collected.
+/// `KAML_BAD_ARGUMENT` for a log that the device does not have, or that is named twice.
+///
+///     const uint32_t first[2] = { 0, 1 };
+///     if (kaml_set_logs(device, users, first, 2)) goto failed;
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_set_logs(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    logs: *const u32,
+    log_count: usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let logs = unsafe { arguments::few(logs, log_count, LOGS_MAX, "logs")? };
+        let change = NamespaceChange { logs: Some(logs.to_vec()), ..NamespaceChange::default() };
+        DEVICES.with(device.id, |open| Ok(open.device.set_namespace(namespace_id, &change)?))
     })
 }
 

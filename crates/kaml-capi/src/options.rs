@@ -205,7 +205,7 @@ pub(crate) unsafe fn open(options: *const kaml_open_options) -> Result<OpenOptio
 }
 
 /// No device has so many dies.
-const LOGS_MAX: usize = 1 << 16;
+pub(crate) const LOGS_MAX: usize = 1 << 16;
 /// No device has so many namespaces: their names are in a root.
 const LOCK_WIDTHS_MAX: usize = 1 << 16;
 

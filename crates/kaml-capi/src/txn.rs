@@ -222,6 +222,39 @@ pub unsafe extern "C" fn kaml_txn_range(
     })
 }
 
+/// As `kaml_txn_range`, of records that will be changed: no other transaction can read them for update meanwhile. With an `item_count_max` of 1 two
+/// transactions never take the same first record, or with `KAML_RANGE_REVERSE` the same last one: the second one waits for the first.
+///
+///     kaml_item *job;
+///     size_t count;
+///     if (kaml_txn_range_for_update(txn, jobs, NULL, 0, NULL, 0, 0, 1, &job, &count)) goto failed;
+///     if (count > 0) status = kaml_txn_delete(txn, jobs, job->key, job->key_length);
+///     kaml_free(job);
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_txn_range_for_update(
+    txn: kaml_txn,
+    namespace_id: kaml_namespace_id,
+    from: *const c_void,
+    from_length: usize,
+    to: *const c_void,
+    to_length: usize,
+    flags: u32,
+    item_count_max: usize,
+    items: *mut *mut kaml_item,
+    item_count: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, bounds) =
+            unsafe { (ItemsOut::new(items, item_count)?, bounds((from, from_length), (to, to_length), flags)?) };
+        let found = call_with(txn, |txn| match flags & KAML_RANGE_REVERSE {
+            0 => txn.range_for_update::<&[u8]>(namespace_id, bounds, item_count_max),
+            _ => txn.range_back_for_update::<&[u8]>(namespace_id, bounds, item_count_max),
+        })?;
+        ranges::set(&out, &found, flags & KAML_RANGE_KEYS_ONLY == 0)
+    })
+}
+
 /// Changes a record that exists; else `KAML_NOT_FOUND`, and the transaction continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_txn_update(

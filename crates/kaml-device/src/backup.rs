@@ -55,6 +55,8 @@ pub struct VersionsAt {
     pub newest: u64,
     /// Versions that it had.
     pub count: u64,
+    /// Bytes of the segments that they are in.
+    pub bytes: u64,
     /// Its user versions.
     pub timeline: Timeline,
 }
@@ -105,10 +107,15 @@ impl Core {
             let versions = match space.versioned {
                 None => None,
                 Some(_) => {
-                    let at = space
-                        .with_versions(|versions| (versions.columns().version_count(), versions.timeline().clone()));
-                    let Some((count, timeline)) = at else { return Ok(Err(info.id)) };
-                    Some(VersionsAt { newest: self.newest_committed(info.id), count, timeline })
+                    let newest = self.newest_committed(info.id);
+                    let at = space.with_versions(|versions| {
+                        let columns = versions.columns();
+                        let bytes = columns.segment_count() * columns.parameters().segment_bytes() as u64;
+                        let timeline = versions.timeline().clone();
+                        VersionsAt { newest, count: columns.version_count(), bytes, timeline }
+                    });
+                    let Some(at) = at else { return Ok(Err(info.id)) };
+                    Some(at)
                 }
             };
             namespaces.push((info, versions));

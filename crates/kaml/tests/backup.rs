@@ -7,6 +7,7 @@ use kaml::{
 };
 use kaml_testkit::{Rng, bytes};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,7 +17,13 @@ fn options(capacity: u64) -> CreateOptions {
     CreateOptions { durability: kaml::Durability::Process, ..CreateOptions::new(capacity) }
 }
 
-fn quiet(_done: u64, _total: u64) {}
+fn quiet(_done: u64, _total: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn still(_done: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
 
 type PastVersion = (u64, u64, u32, u32, u32, bool);
 
@@ -94,7 +101,7 @@ fn restored(files: &[&Path], capacity: u64) -> (tempfile::TempDir, Device, Resto
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("restored.kaml");
     let sources = files.iter().map(RestoreSource::file).collect();
-    let report = Device::restore(sources, &path, &options(capacity), &mut |_| {}).unwrap();
+    let report = Device::restore(sources, &path, &options(capacity), &mut still).unwrap();
     let device = Device::open(&path, &OpenOptions::default()).unwrap();
     (dir, device, report)
 }
@@ -198,7 +205,7 @@ fn everything_comes_back() {
         let found = contents(&device);
         let same = &found == expected.last().unwrap();
         assert!(same, "round {round}: {}", difference(&found, expected.last().unwrap()));
-        assert_eq!(device.check(&mut quiet).unwrap().problems, Vec::<String>::new());
+        assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
         // It is a device like any other.
         let pages = device.namespace("pages").unwrap();
         device.put(pages, 1u64, b"after").unwrap();
@@ -411,7 +418,7 @@ impl std::io::Write for Full {
 }
 
 /// Goal:   a full disk, a base of another device, a chain with a gap, an incremental backup alone, a stream in the place of one, a target
-///         that is too small, and an interrupted restore are errors that name what is wrong; none of them leaves a device that can be opened
+///         that is too small, and an interrupted restore or backup are errors that name what is wrong; none of them leaves a device that can be opened
 ///         or a file under the final name.
 /// Method: each of them.
 #[test]
@@ -437,7 +444,7 @@ fn what_cannot_be_is_refused() {
 
     let restore = |files: &[&str], capacity: u64| {
         let sources = files.iter().map(|name| RestoreSource::file(at(name))).collect();
-        Device::restore(sources, at("new.kaml"), &options(capacity), &mut |_| {})
+        Device::restore(sources, at("new.kaml"), &options(capacity), &mut still)
     };
     for chain in [&["one"][..], &["full", "two"], &["full", "full"], &["full", "one", "one"]] {
         let refused = restore(chain, 64 << 20);
@@ -446,9 +453,23 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(restore(&["cut"], 64 << 20), Err(Error::BackupIncomplete { .. })));
     assert!(restore(&["missing"], 64 << 20).unwrap_err().is_not_found());
     let sources = vec![RestoreSource::file(at("full")), RestoreSource::stream(std::io::empty(), "standard input")];
-    let streamed = Device::restore(sources, at("new.kaml"), &options(64 << 20), &mut |_| {});
+    let streamed = Device::restore(sources, at("new.kaml"), &options(64 << 20), &mut still);
     assert!(matches!(streamed, Err(Error::WrongBase { .. })));
-    assert!(!at("new.kaml").exists() && !at("foreign").exists());
+    // At the second report: a report comes with each block and piece.
+    for last in [1, 2] {
+        let (mut calls, mut before) = (0, 0);
+        let ended = world.device.backup_to_file(at("ended"), None, &mut |done, total| {
+            assert!(before <= done && done <= total);
+            (calls, before) = (calls + 1, done);
+            if calls == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(ended, Err(Error::Cancelled)) && calls == last, "{ended:?} after {calls} reports");
+    }
+    assert_eq!(world.device.snapshot_stats().open_count, 0);
+    let sources = vec![RestoreSource::file(at("full"))];
+    let ended = Device::restore(sources, at("new.kaml"), &options(64 << 20), &mut |_| ControlFlow::Break(()));
+    assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
+    assert!(!at("new.kaml").exists() && !at("foreign").exists() && !at("ended").exists());
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
 

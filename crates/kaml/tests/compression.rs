@@ -4,6 +4,7 @@ use kaml::{
     Batch, BlockOptions, Bytes, Compression, Condition, CreateOptions, Device, Durability, Error, Expiry, KeyKind,
     Namespace, NamespaceChange, NamespaceOptions, OpenOptions, Operand, RestoreSource, VersionOptions,
 };
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// JSON of so many bytes that no other number has.
@@ -318,7 +319,7 @@ fn backups_restore_equal_values() {
         (0..26).for_each(|number| space.put(&key(kind, number), &value(number)).unwrap());
     }
     device.settle().unwrap();
-    device.backup_to_file(&full, None, &mut |_, _| {}).unwrap();
+    device.backup_to_file(&full, None, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let first = device.namespace("U64").unwrap();
     let change = NamespaceChange { compression: Some(Compression::Lz4), ..NamespaceChange::default() };
     device.set_namespace(first, &change).unwrap();
@@ -326,9 +327,9 @@ fn backups_restore_equal_values() {
         let space = device.open_namespace(&format!("{kind:?}")).unwrap();
         (26..39).for_each(|number| space.put(&key(kind, number), &value(number)).unwrap());
     }
-    device.backup_to_file(&more, Some(&full), &mut |_, _| {}).unwrap();
+    device.backup_to_file(&more, Some(&full), &mut |_, _| ControlFlow::Continue(())).unwrap();
     let sources = vec![RestoreSource::file(&full), RestoreSource::file(&more)];
-    Device::restore(sources, &copy, &CreateOptions::new(256 << 20), &mut |_| {}).unwrap();
+    Device::restore(sources, &copy, &CreateOptions::new(256 << 20), &mut |_| ControlFlow::Continue(())).unwrap();
     let device = Device::open(&copy, &OpenOptions::default()).unwrap();
     for kind in KINDS {
         let space = device.open_namespace(&format!("{kind:?}")).unwrap();

@@ -6,6 +6,7 @@ use kaml::{
     store::{Store, StoreOptions, Update, WriteMode},
 };
 use std::num::NonZeroU64;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -155,13 +156,13 @@ fn backups_have_times() {
     space.put_expiring("kept", b"2", Expiry::Never).unwrap();
     space.put_expiring("large", &[3; 50_000], Expiry::After(3 * HOUR)).unwrap();
     let full = at("full.backup");
-    device.backup_to_file(&full, None, &mut |_, _| {}).unwrap();
+    device.backup_to_file(&full, None, &mut |_, _| ControlFlow::Continue(())).unwrap();
     space.put_expiring("later", b"4", Expiry::After(2 * HOUR)).unwrap();
     let more = at("more.backup");
-    device.backup_to_file(&more, Some(&full), &mut |_, _| {}).unwrap();
+    device.backup_to_file(&more, Some(&full), &mut |_, _| ControlFlow::Continue(())).unwrap();
     let sources = vec![RestoreSource::file(&full), RestoreSource::file(&more)];
     let path = at("restored.kaml");
-    Device::restore(sources, &path, &CreateOptions::new(64 << 20), &mut |_| {}).unwrap();
+    Device::restore(sources, &path, &CreateOptions::new(64 << 20), &mut |_| ControlFlow::Continue(())).unwrap();
     let restored = Device::open(&path, &OpenOptions::default()).unwrap();
     let copy = restored.ensure_namespace("n", &NamespaceOptions::default()).unwrap();
     assert_eq!(copy.info().unwrap().default_ttl_ms, NonZeroU64::new(3_600_000));

@@ -6,6 +6,7 @@ use kaml::{
 };
 use kaml_testkit::Rng;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 fn on_flash() -> NamespaceOptions {
@@ -178,18 +179,18 @@ fn a_backup_keeps_it() {
     let space = device.ensure_namespace("flash", &on_flash()).unwrap();
     put_all(&space, 0..3000, 0);
     let files = ["full", "more"].map(|name| dir.path().join(name));
-    device.backup_to_file(&files[0], None, &mut |_, _| {}).unwrap();
+    device.backup_to_file(&files[0], None, &mut |_, _| ControlFlow::Continue(())).unwrap();
     put_all(&space, 0..1000, 1);
     (2000..3000).for_each(|key| space.delete(key).unwrap());
     let change = NamespaceChange { name: Some("renamed".to_owned()), ..NamespaceChange::default() };
     device.set_namespace(space.id(), &change).unwrap();
-    device.backup_to_file(&files[1], Some(&files[0]), &mut |_, _| {}).unwrap();
+    device.backup_to_file(&files[1], Some(&files[0]), &mut |_, _| ControlFlow::Continue(())).unwrap();
     let shape_of = |space: &Namespace| space.info().unwrap().kind;
     for capacity in [1 << 30, 32 << 20] {
         let path = dir.path().join(format!("restored {capacity}"));
         let options = CreateOptions { durability: Durability::Process, ..CreateOptions::new(capacity) };
         let sources = files.iter().map(RestoreSource::file).collect();
-        Device::restore(sources, &path, &options, &mut |_| {}).unwrap();
+        Device::restore(sources, &path, &options, &mut |_| ControlFlow::Continue(())).unwrap();
         let restored = Device::open(&path, &OpenOptions::default()).unwrap();
         let again = restored.open_namespace("renamed").unwrap();
         assert_eq!(again.info().unwrap().index_place(), IndexPlace::Flash);

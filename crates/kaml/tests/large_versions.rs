@@ -179,13 +179,14 @@ fn large_versions_are_backed_up() {
     let past = space(&device);
     (0..3).for_each(|seed| device.put(past, key("a"), &bytes(seed, LONG)).unwrap());
     device.snapshot(past).unwrap();
-    device.backup_to_file(at("first"), None, &mut |_, _| {}).unwrap();
+    device.backup_to_file(at("first"), None, &mut |_, _| ControlFlow::Continue(())).unwrap();
     device.put(past, key("a"), &bytes(3, LONG)).unwrap();
     device.put(past, key("b"), &bytes(4, 33_000)).unwrap();
-    let report = device.backup_to_file(at("second"), Some(&at("first")), &mut |_, _| {}).unwrap();
+    let report =
+        device.backup_to_file(at("second"), Some(&at("first")), &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(report.versions, 2);
     let sources = ["first", "second"].map(|name| RestoreSource::file(at(name)));
-    Device::restore(sources.into(), at("restored"), &options(), &mut |_| {}).unwrap();
+    Device::restore(sources.into(), at("restored"), &options(), &mut |_| ControlFlow::Continue(())).unwrap();
     let restored = Device::open(at("restored"), &OpenOptions::default()).unwrap();
     let same = restored.namespace("past").unwrap();
     for back in 0..4 {

@@ -115,6 +115,86 @@ static void stores(void) {
     EXPECT(kaml_store_close(store), KAML_OK);
 }
 
+// Which logs a namespace has, and that what is stored in others before stays readable.
+static void logs(void) {
+    const uint32_t two[2] = { 1, 0 }, twice[2] = { 1, 1 }, unknown[1] = { 1 << 20 };
+    kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
+    kaml_create_options dies = KAML_CREATE_OPTIONS_INIT;
+    kaml_device first = device;
+    kaml_namespace_id first_plain = plain, mapped;
+    uint32_t found[4] = { 9, 9, 9, 9 };
+    size_t count = 9;
+    dies.die_count = 2;
+    EXPECT(kaml_create_in_memory(64 << 20, &dies, &device), KAML_OK);
+    EXPECT(kaml_create_namespace(device, "plain", NULL, &plain), KAML_OK);
+    EXPECT(kaml_logs(device, plain, found, 4, &count), KAML_OK);
+    TRUE_THAT(count == 0 && found[0] == 9);
+    options.logs = two;
+    options.log_count = 2;
+    EXPECT(kaml_create_namespace(device, "mapped", &options, &mapped), KAML_OK);
+    EXPECT(kaml_logs(device, mapped, found, 1, &count), KAML_OK);
+    TRUE_THAT(count == 2 && (found[0] == 0 || found[0] == 1) && found[1] == 9);
+    EXPECT(kaml_put_one(device, mapped, "before", 6, "1", 1), KAML_OK);
+    EXPECT(kaml_set_logs(device, mapped, two, 1), KAML_OK);
+    EXPECT(kaml_logs(device, mapped, found, 4, &count), KAML_OK);
+    TRUE_THAT(count == 1 && found[0] == 1);
+    EXPECT(kaml_put_one(device, mapped, "after", 5, "2", 1), KAML_OK);
+    TRUE_THAT(is_value(mapped, "before", "1") && is_value(mapped, "after", "2"));
+    EXPECT(kaml_set_logs(device, mapped, twice, 2), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_set_logs(device, mapped, unknown, 1), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_set_logs(device, mapped, NULL, 2), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_set_logs(device, 4711, two, 2), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_logs(device, 4711, found, 4, &count), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_logs(device, mapped, NULL, 4, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_logs(device, mapped, found, 4, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_logs(device, mapped, found, 4, &count), KAML_OK);
+    TRUE_THAT(count == 1);
+    EXPECT(kaml_set_logs(device, mapped, NULL, 0), KAML_OK);
+    EXPECT(kaml_logs(device, mapped, found, 4, &count), KAML_OK);
+    TRUE_THAT(count == 0);
+    EXPECT(kaml_close(device), KAML_OK);
+    device = first;
+    plain = first_plain;
+}
+
+// The next change of a reader is a command on the versions.
+static void is_command(kaml_changes reader, uint32_t command, uint32_t snapshot) {
+    kaml_change *found;
+    size_t count;
+    EXPECT(kaml_changes_next(reader, 1000, &found, &count, NULL), KAML_OK);
+    TRUE_THAT(count == 1 && found->kind == KAML_CHANGE_VERSION_COMMAND && found->namespace_id == versions);
+    TRUE_THAT(count == 1 && found->command == command && found->snapshot == snapshot && found->sequence > 0);
+    TRUE_THAT(count == 1 && found->key == NULL && found->value == NULL && found->flags == 0 && found->time_ns > 0);
+    kaml_free(found);
+}
+
+static void commands(void) {
+    kaml_position position;
+    kaml_changes reader;
+    kaml_change *found;
+    size_t count;
+    uint32_t first, before;
+    EXPECT(kaml_put_one(device, versions, "v", 1, "1", 1), KAML_OK);
+    EXPECT(kaml_position_now(device, &position), KAML_OK);
+    EXPECT(kaml_changes_open(device, &position, &reader), KAML_OK);
+    EXPECT(kaml_snapshot(device, versions, &first), KAML_OK);
+    EXPECT(kaml_put_one(device, versions, "v", 1, "2", 1), KAML_OK);
+    EXPECT(kaml_roll_back(device, versions, first, &before), KAML_OK);
+    EXPECT(kaml_forget_snapshot(device, versions, before), KAML_OK);
+    do { // first come descriptions of the namespaces
+        EXPECT(kaml_changes_next(reader, 1000, &found, &count, NULL), KAML_OK);
+        TRUE_THAT(count > 0 && found->command == (found->kind == KAML_CHANGE_VERSION_COMMAND));
+        position.bytes[0] = count == 0 || found->kind == KAML_CHANGE_VERSION_COMMAND;
+        kaml_free(found);
+    } while (!position.bytes[0]);
+    EXPECT(kaml_changes_next(reader, 1000, &found, &count, NULL), KAML_OK);
+    TRUE_THAT(count == 1 && found->kind == KAML_CHANGE_VERSION && found->command == 0 && found->snapshot == 0);
+    kaml_free(found);
+    is_command(reader, KAML_COMMAND_ROLL_BACK, first);
+    is_command(reader, KAML_COMMAND_FORGET, before);
+    EXPECT(kaml_changes_close(reader), KAML_OK);
+}
+
 static void changes(void) {
     kaml_position position;
     kaml_changes reader;
@@ -148,9 +228,76 @@ static void changes(void) {
     EXPECT(kaml_changes_next(reader, 1000, &found, &count, NULL), KAML_OK);
     TRUE_THAT(count == 1 && found->kind == KAML_CHANGE_DELETE);
     kaml_free(found);
+    EXPECT(kaml_changes_close(reader), KAML_OK);
+    commands();
     position.bytes[0] ^= 1;
     EXPECT(kaml_changes_open(device, &position, &reader), KAML_BAD_ARGUMENT);
     EXPECT(kaml_changes_open(device, NULL, &reader), KAML_OK); // the device closes it
+}
+
+// What a callback has received, and after which call it ends what it hears of; 0: never.
+typedef struct { int calls, last_call, is_wrong; uint64_t done, count; } progress;
+
+static int hear(void *context, uint64_t done, uint64_t count) {
+    progress *heard = (progress *)context;
+    void *value;
+    size_t length;
+    if (done < heard->done || done > count || (heard->calls > 0 && count != heard->count)) heard->is_wrong = 1;
+    if (heard->calls == 0 && kaml_get(device, plain, "old", 3, &value, &length) == KAML_OK) kaml_free(value);
+    heard->done = done;
+    heard->count = count;
+    heard->calls++;
+    return heard->calls == heard->last_call;
+}
+
+static int exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+// Backups and restores that report progress, and that are ended at every place where one can be.
+static void ending(const char *path) {
+    char full[512], unfinished[600], copy[512];
+    static char value[100000];
+    const char *one[1] = { full };
+    kaml_backup_report report = KAML_BACKUP_REPORT_INIT;
+    snprintf(full, sizeof full, "%s.ended", path);
+    snprintf(unfinished, sizeof unfinished, "%s.unfinished", full);
+    snprintf(copy, sizeof copy, "%s.ended-copy", path);
+    for (int i = 0; i < 60; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "large-%d", i);
+        memset(value, i, sizeof value);
+        EXPECT(kaml_put_one(device, plain, key, strlen(key), value, sizeof value), KAML_OK);
+        EXPECT(kaml_put_one(device, versions, key, strlen(key), value, 1000), KAML_OK);
+    }
+    progress heard = { 0, 0, 0, 0, 0 };
+    EXPECT(kaml_backup_with_progress(device, full, NULL, hear, &heard, &report), KAML_OK);
+    TRUE_THAT(heard.calls > 5 && !heard.is_wrong && heard.done == heard.count && heard.count > 0);
+    TRUE_THAT(unlink(full) == 0);
+    int calls = heard.calls;
+    for (int at = 1; at <= calls; at += at < 3 || at > calls - 3 ? 1 : 2) {
+        progress ended = { 0, at, 0, 0, 0 };
+        kaml_status status = kaml_backup_with_progress(device, full, NULL, hear, &ended, NULL);
+        if (status == KAML_OK) break; // others write, so a later one can have fewer calls
+        TRUE_THAT(status == KAML_CANCELLED && strstr(kaml_last_error(), "callback") != NULL);
+        TRUE_THAT(ended.calls == at && !ended.is_wrong && !exists(full) && !exists(unfinished));
+    }
+    kaml_device_snapshot_usage usage = KAML_DEVICE_SNAPSHOT_USAGE_INIT;
+    EXPECT(kaml_snapshot_usage(device, &usage), KAML_OK);
+    TRUE_THAT(usage.open_count == 0);
+    // What had the name is kept, and a later backup replaces it.
+    EXPECT(kaml_backup_with_progress(device, full, NULL, NULL, NULL, &report), KAML_OK);
+    uint64_t bytes = report.bytes;
+    progress third = { 0, 3, 0, 0, 0 };
+    EXPECT(kaml_backup_with_progress(device, full, NULL, hear, &third, NULL), KAML_CANCELLED);
+    EXPECT(kaml_backup_verify(full, &report), KAML_OK);
+    TRUE_THAT(report.bytes == bytes);
+    progress second = { 0, 2, 0, 0, 0 };
+    EXPECT(kaml_restore_with_progress(one, 1, copy, 0, NULL, hear, &second), KAML_CANCELLED);
+    TRUE_THAT(second.calls == 2 && !second.is_wrong && !exists(copy));
+    progress whole = { 0, 0, 0, 0, 0 };
+    EXPECT(kaml_restore_with_progress(one, 1, copy, 0, NULL, hear, &whole), KAML_OK);
+    TRUE_THAT(whole.calls > 2 && !whole.is_wrong && whole.count >= whole.done && whole.done > whole.count / 2);
 }
 
 static void backups(const char *path) {
@@ -175,6 +322,7 @@ static void backups(const char *path) {
     EXPECT(kaml_restore(both, 0, copy, 0, NULL), KAML_NOT_A_DEVICE);
     EXPECT(kaml_restore(both, 2, copy, 0, NULL), KAML_OK);
     EXPECT(kaml_restore(both, 2, copy, 0, NULL), KAML_NOT_EMPTY);
+    ending(path);
     EXPECT(kaml_resize(device, 128 << 20, &taken), KAML_OK);
     TRUE_THAT(taken > 100 << 20 && taken <= 128 << 20);
     EXPECT(kaml_resize(device, 4096, NULL), KAML_BAD_ARGUMENT);
@@ -204,6 +352,7 @@ int main(int argc, char **argv) {
     operations();
     stores();
     changes();
+    logs();
     backups(argv[1]);
     printf("%d mistakes with another status\n", failed_count);
     return failed_count != 0;

@@ -219,6 +219,46 @@ static void storing(void) {
     TRUE_THAT(items == NULL && count == 0);
 }
 
+// Two transactions, and one of them locks records of a range for changes.
+static void locking(void) {
+    kaml_store_options options = KAML_STORE_OPTIONS_INIT;
+    kaml_store store;
+    kaml_txn first, second;
+    kaml_item *items;
+    size_t count;
+    options.lock_timeout_ms = 50;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_OK);
+    for (uint32_t flags = 0; flags <= KAML_RANGE_REVERSE; flags += KAML_RANGE_REVERSE) {
+        int number = flags ? RECORDS - 1 : 0, below = flags ? RECORDS - 4 : 3;
+        EXPECT(kaml_txn_begin(store, &first), KAML_OK);
+        EXPECT(kaml_txn_range_for_update(first, ordered, NULL, 0, NULL, 0, flags, 2, &items, &count), KAML_OK);
+        TRUE_THAT(count == 2);
+        is_record(&items[0], number, 1);
+        is_record(&items[1], flags ? number - 1 : number + 1, 1);
+        kaml_free(items);
+        EXPECT(kaml_txn_begin(store, &second), KAML_OK);
+        EXPECT(kaml_txn_range_for_update(second, ordered, "000003", 6, "000497", 6, flags | KAML_RANGE_KEYS_ONLY, 1,
+                                         &items, &count), KAML_OK);
+        TRUE_THAT(count == 1);
+        is_record(&items[0], below, 0);
+        kaml_free(items);
+        EXPECT(kaml_txn_range_for_update(second, ordered, NULL, 0, NULL, 0, flags, 1, &items, &count),
+               KAML_LOCK_TIMEOUT);
+        TRUE_THAT(items == NULL && count == 0);
+        EXPECT(kaml_txn_free(second), KAML_OK);
+        EXPECT(kaml_txn_commit(first), KAML_OK);
+        EXPECT(kaml_txn_free(first), KAML_OK);
+    }
+    EXPECT(kaml_txn_begin(store, &first), KAML_OK);
+    EXPECT(kaml_txn_range_for_update(first, plain, NULL, 0, NULL, 0, 0, 1, &items, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_range_for_update(first, ordered, NULL, 5, NULL, 0, 0, 1, &items, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_range_for_update(first, ordered, NULL, 0, NULL, 0, 16, 1, &items, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_range_for_update(first, ordered, NULL, 0, NULL, 0, 0, 1, NULL, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_abandon(first), KAML_OK);
+    EXPECT(kaml_txn_range_for_update(first, ordered, NULL, 0, NULL, 0, 0, 1, &items, &count), KAML_BAD_HANDLE);
+    EXPECT(kaml_store_close(store), KAML_OK);
+}
+
 static void mistaking(void) {
     const kaml_range zero = {0}, random_one = {0x4123456789abcdefu};
     char key[KAML_LONG_KEY_BYTES_MAX + 1];
@@ -298,6 +338,7 @@ int main(int argc, char **argv) {
     walking();
     listing();
     storing();
+    locking();
     mistaking();
     walking();
     deleting();

@@ -12,6 +12,7 @@ use kaml::{BackupBase, BackupInfo, BackupReport, CreateOptions, Device, RestoreR
 use kaml_terminal::flags::Durability;
 use kaml_terminal::progress;
 use serde_json::json;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Flags of `kaml backup`.
@@ -175,6 +176,7 @@ fn take(
     let report = device.backup(out, base, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
+        ControlFlow::Continue(())
     });
     bar.finish_and_clear();
     Ok(report?)
@@ -246,7 +248,10 @@ impl RestoreArguments {
         let bytes = backups.iter().map(|backup| std::fs::metadata(backup).map_or(0, |found| found.len())).sum();
         let bar = progress::bytes_bar(bytes);
         let restore = |at: &Path| {
-            Device::restore(backups.iter().map(source).collect(), at, &options, &mut |done| bar.set_position(done))
+            Device::restore(backups.iter().map(source).collect(), at, &options, &mut |done| {
+                bar.set_position(done);
+                ControlFlow::Continue(())
+            })
         };
         let report =
             if exists { restore(path).map_err(Failure::from)? } else { restore_under_temporary_name(path, restore)? };

@@ -47,7 +47,7 @@ impl<'a> Listing<'a> {
         matches!(self.namespace.holds, Holds::Records(KeyKind::Ordered))
     }
 
-    pub(super) fn run(mut self, mut base: Option<&mut BackupBase>, out: &mut Out) -> Result<(), Error> {
+    pub(super) fn run(mut self, mut base: Option<&mut BackupBase>, out: &mut Out<'_>) -> Result<(), Error> {
         let id = self.namespace.id;
         let mut of_base = match &mut base {
             Some(base) => base.next_key(id)?,
@@ -150,14 +150,14 @@ impl<'a> Listing<'a> {
         self.moment.look(self.namespace.id, || self.at.cursor_at(&key))
     }
 
-    fn delete(&mut self, key: &ListedKey, out: &mut Out) -> Result<(), Error> {
+    fn delete(&mut self, key: &ListedKey, out: &mut Out<'_>) -> Result<(), Error> {
         begin_list(&mut self.deleted, self.namespace.id);
         key.encode(&mut self.deleted);
         out.totals.deleted += 1;
         out.flush(PieceKind::Deleted, &mut self.deleted, false)
     }
 
-    fn list(&mut self, key: &ListedKey, out: &Out) -> Result<(), Error> {
+    fn list(&mut self, key: &ListedKey, out: &mut Out<'_>) -> Result<(), Error> {
         begin_list(&mut self.keys, self.namespace.id);
         key.encode(&mut self.keys);
         out.flush(PieceKind::Keys, &mut self.keys, false)

@@ -7,6 +7,7 @@
 mod format;
 mod list;
 mod moment;
+mod progress;
 mod read;
 mod restore;
 mod write;

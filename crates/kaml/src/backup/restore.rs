@@ -9,6 +9,7 @@
 
 use super::UNFINISHED;
 use super::format::{Cursor, Described, Entry, Head, Holds, ListedKey, PieceKind, Versions, decode_version};
+use super::progress::Progress;
 use super::read::{Pieces, deleted_digests, io_error, open};
 use super::write::{Unfinished, sync_directory};
 use crate::driver::{By, Shared};
@@ -20,6 +21,7 @@ use kaml_device::{Key, NamespaceKind, VersionOptions};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufReader, Read};
 use std::num::NonZeroU64;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -96,11 +98,14 @@ pub struct RestoreReport {
 impl Device {
     /// Makes a device of a full backup, and of incremental ones in their order. It is closed afterwards. A file that does not exist gets its
     /// name when it is whole; over contents this needs [`CreateOptions::force`], and until the restore ends the device cannot be opened. If
-    /// no capacity is given, the device is as large as the one that was backed up. `progress` receives the bytes that were read.
+    /// no capacity is given, the device is as large as the one that was backed up. `progress` receives the bytes that were
+    /// read; [`ControlFlow::Break`] ends the restore.
     ///
     /// The device has the namespaces, records, blocks, versions and snapshots of the last backup. Numbers of namespaces can differ.
     ///
     /// # Errors
+    /// - [`Error::Cancelled`] if `progress` ends it. A file that did not exist is then removed; other contents cannot be opened until
+    ///   a restore over them ends.
     /// - As [`verify_backup`](crate::verify_backup) for each backup; [`Error::WrongBase`] if one does not continue the one before it.
     /// - [`Error::TargetTooSmall`], [`Error::ValueTooLarge`], [`Error::BadVersionOptions`] if the device cannot take what they have.
     /// - As [`Device::create`].
@@ -111,7 +116,7 @@ impl Device {
         sources: Vec<RestoreSource>,
         path: impl AsRef<Path>,
         options: &CreateOptions,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<RestoreReport, Error> {
         let path = path.as_ref();
         let digests = digests_deleted_later(&sources)?;
@@ -170,11 +175,13 @@ fn restore_at(
     (mut pieces, mut head): (Pieces<Box<dyn Read>>, Head),
     sources: impl Iterator<Item = RestoreSource>,
     digests: HashSet<(u32, [u8; 16])>,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<RestoreReport, Error> {
     let device = Device::create(path, options)?;
     device.create_namespace(UNFINISHED, &NamespaceOptions::default())?;
     let mut restore = Restore::new(&device, digests);
+    let mut hear = |done, _total| progress(done);
+    let progress = &mut Progress::new(u64::MAX, &mut hear);
     restore.apply(&mut pieces, &head, progress)?;
     for source in sources {
         pieces = source.pieces()?;
@@ -253,7 +260,7 @@ impl<'a> Restore<'a> {
         &mut self,
         pieces: &mut Pieces<Box<dyn Read>>,
         head: &Head,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<(), Error> {
         let before = self.report.records;
         self.apply_all(pieces, head, progress).map_err(|error| match error {
@@ -271,13 +278,13 @@ impl<'a> Restore<'a> {
         &mut self,
         pieces: &mut Pieces<Box<dyn Read>>,
         head: &Head,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<(), Error> {
         let described = pieces.namespaces(head)?;
         self.device.shared().lock().adopt_sequence(head.sequence)?;
         self.namespaces(described)?;
-        let inserting = Inserting(self.device.shared());
-        let mut inserting = Some(inserting);
+        let mut read = 0;
+        let mut inserting = Some(Inserting(self.device.shared()));
         while let Some((kind, bytes)) = pieces.next()? {
             if !matches!(kind, PieceKind::Versions | PieceKind::Reset)
                 && let Some(inserting) = inserting.take()
@@ -294,7 +301,8 @@ impl<'a> Restore<'a> {
                 PieceKind::Head | PieceKind::Namespace | PieceKind::End => false,
             };
             pieces.require(is_sound, "a piece has contents that no backup has")?;
-            progress(pieces.offset);
+            progress.advance(pieces.offset - read)?;
+            read = pieces.offset;
         }
         if let Some(inserting) = inserting.take() {
             self.finish_versions(inserting)?;

@@ -12,6 +12,7 @@ use super::format::{
 };
 use super::list::Listing;
 use super::moment::Moment;
+use super::progress::Progress;
 use super::read::{BackupBase, io_error};
 use crate::driver::Shared;
 use crate::error::Error;
@@ -21,6 +22,7 @@ use kaml_versions::copy_row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,13 +57,18 @@ pub struct BackupReport {
 impl Device {
     /// Writes everything that is on the device now to a stream, while others read and write: all namespaces with their attributes, records,
     /// blocks, and all versions with their snapshots. With a `base` only what has changed since that backup. The stream is whole if this
-    /// returns a report; otherwise it has no end mark, and nothing restores it. `progress` receives blocks done and blocks in all.
+    /// returns a report; otherwise it has no end mark, and nothing restores it.
+    ///
+    /// `progress` receives the bytes of the device that are done and those in all, with each block and each megabyte of the stream.
+    /// [`ControlFlow::Break`] ends the backup. The caller's thread calls it, without a lock. It can read and change the device, but it must
+    /// not merge versions, which waits for this backup.
     ///
     /// Costs one sequential read of all blocks with records, or of the parts of them that were written since the base. Records that are
     /// overwritten meanwhile are kept until it ends, within the bounds of snapshots ([`Snapshot`](crate::Snapshot)). Merges of versions
     /// wait until the versions are in it.
     ///
     /// # Errors
+    /// - [`Error::Cancelled`] if `progress` ends it.
     /// - [`Error::SnapshotTooOld`] if what is overwritten meanwhile needs too much room.
     /// - [`Error::DeletedDuringBackup`] if a namespace is deleted meanwhile.
     /// - [`Error::WrongBase`] if the base is of another device; as [`verify_backup`](crate::verify_backup) if it is damaged.
@@ -71,19 +78,23 @@ impl Device {
     /// # Examples
     /// ```
     /// use kaml::{BackupBase, CreateOptions, Device, NamespaceOptions, RestoreSource};
+    /// use std::ops::ControlFlow;
     ///
     /// let dir = tempfile::tempdir()?;
     /// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
     /// let users = device.create_namespace("users", &NamespaceOptions::default())?;
     /// device.put(users, "ada", b"Ada Lovelace")?;
     /// let (full, more) = (dir.path().join("full"), dir.path().join("more"));
-    /// device.backup_to_file(&full, None, &mut |_, _| {})?;
+    /// device.backup_to_file(&full, None, &mut |_, _| ControlFlow::Continue(()))?;
     /// device.put(users, "grace", b"Grace Hopper")?;
-    /// device.backup_to_file(&more, Some(&full), &mut |_, _| {})?;
+    /// device.backup_to_file(&more, Some(&full), &mut |done, total| {
+    ///     println!("{} %", 100 * done / total.max(1));
+    ///     ControlFlow::Continue(())
+    /// })?;
     ///
     /// let copy = dir.path().join("copy.kaml");
     /// let sources = vec![RestoreSource::file(&full), RestoreSource::file(&more)];
-    /// Device::restore(sources, &copy, &CreateOptions::new(64 << 20), &mut |_| {})?;
+    /// Device::restore(sources, &copy, &CreateOptions::new(64 << 20), &mut |_| ControlFlow::Continue(()))?;
     /// let copy = Device::open(&copy, &Default::default())?;
     /// let users = copy.open_namespace("users")?;
     /// assert_eq!(users.get("grace")?.as_deref(), Some(&b"Grace Hopper"[..]));
@@ -93,7 +104,7 @@ impl Device {
         &self,
         out: &mut (dyn Write + Send),
         base: Option<BackupBase>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<BackupReport, Error> {
         let shared = self.shared();
         let device = shared.medium.identity();
@@ -113,7 +124,8 @@ impl Device {
     }
 
     /// As [`Device::backup`], to a file, which gets its name when it is whole and durable, and replaces what had that name. `base` is the
-    /// file of an earlier backup. What a backup left that was killed is removed by the next one to the same name.
+    /// file of an earlier backup. A backup that fails or is cancelled leaves no file. What a backup left that was killed is removed by the
+    /// next one to the same name.
     ///
     /// # Errors
     /// As [`Device::backup`]; also if another process is writing that backup.
@@ -121,7 +133,7 @@ impl Device {
         &self,
         path: impl AsRef<Path>,
         base: Option<&Path>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<BackupReport, Error> {
         let path = path.as_ref();
         let base = base.map(BackupBase::open).transpose()?;
@@ -220,19 +232,21 @@ fn write_pieces(out: &mut (dyn Write + Send), pieces: &Receiver<(PieceKind, Vec<
 }
 
 /// Pieces on their way to the writer.
-pub(super) struct Out {
+pub(super) struct Out<'p> {
     pieces: SyncSender<(PieceKind, Vec<u8>)>,
     pub(super) totals: Totals,
+    progress: Progress<'p>,
 }
 
-impl Out {
-    pub(super) fn send(&self, kind: PieceKind, bytes: Vec<u8>) -> Result<(), Error> {
+impl Out<'_> {
+    fn send(&mut self, kind: PieceKind, bytes: Vec<u8>) -> Result<(), Error> {
+        self.progress.advance(0)?;
         // The writer reports why it has ended.
         self.pieces.send((kind, bytes)).map_err(|_| Error::Cancelled)
     }
 
     /// Sends what was collected if it is enough for a piece, or if it `is_last`.
-    pub(super) fn flush(&self, kind: PieceKind, collected: &mut Vec<u8>, is_last: bool) -> Result<(), Error> {
+    pub(super) fn flush(&mut self, kind: PieceKind, collected: &mut Vec<u8>, is_last: bool) -> Result<(), Error> {
         if collected.len() < PIECE_BYTES && (!is_last || collected.is_empty()) {
             return Ok(());
         }
@@ -257,7 +271,7 @@ fn take(
     device: [u8; 16],
     mut base: Option<BackupBase>,
     pieces: SyncSender<(PieceKind, Vec<u8>)>,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<BackupReport, Error> {
     let mut moment = Moment::now(shared)?;
     let time_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
@@ -275,7 +289,10 @@ fn take(
         capacity: geometry.block_bytes() * u64::from(geometry.block_count()),
         namespaces: described.len() as u32,
     };
-    let mut out = Out { pieces, totals: Totals::default() };
+    let blocks = (moment.ticket.full_blocks.len() + moment.ticket.open_blocks.len()) as u64;
+    let versions = moment.ticket.namespaces.iter().filter_map(|(_, versions)| versions.as_ref());
+    let total = blocks * geometry.block_bytes() + versions.map(|at| at.bytes).sum::<u64>();
+    let mut out = Out { pieces, totals: Totals::default(), progress: Progress::new(total, progress) };
     out.send(PieceKind::Head, head.encode())?;
     for namespace in &described {
         out.send(PieceKind::Namespace, namespace.encode())?;
@@ -284,7 +301,7 @@ fn take(
     drop(moment.merges.take());
     let after = base.as_ref().map_or(BackupMark::default(), |base| base.head.mark);
     let mut scan = Scan::new(&moment, after, base.is_some(), &described, out)?;
-    scan.run(progress)?;
+    scan.run()?;
     let (bad, read_bytes, mut out) = (scan.bad, scan.read_bytes, scan.out);
     for namespace in described.iter().filter(|namespace| !matches!(namespace.holds, Holds::Versions(..))) {
         Listing::new(&moment, namespace, &bad)?.run(base.as_mut(), &mut out)?;
@@ -304,7 +321,7 @@ fn take(
 }
 
 /// Copies the versions of all namespaces that keep them: those after the base, or all.
-fn copy_versions(moment: &Moment<'_>, base: Option<&BackupBase>, out: &mut Out) -> Result<(), Error> {
+fn copy_versions(moment: &Moment<'_>, base: Option<&BackupBase>, out: &mut Out<'_>) -> Result<(), Error> {
     for (info, versions) in &moment.ticket.namespaces {
         let Some(at) = versions else { continue };
         let before = base.and_then(|base| base.namespaces.iter().find(|namespace| namespace.id == info.id));
@@ -317,7 +334,7 @@ fn copy_versions(moment: &Moment<'_>, base: Option<&BackupBase>, out: &mut Out) 
         if before.is_some_and(|(_, count)| count != older) {
             // A merge has dropped versions that the base has: only all of them are what there was.
             out.send(PieceKind::Reset, info.id.to_le_bytes().to_vec())?;
-            copy_versions_of(moment, info.id, at, 0, out)?;
+            copy_versions_of(moment, info.id, &VersionsAt { bytes: 0, ..at.clone() }, 0, out)?;
         }
     }
     Ok(())
@@ -329,18 +346,20 @@ fn copy_versions_of(
     namespace: NamespaceId,
     at: &VersionsAt,
     first: u64,
-    out: &mut Out,
+    out: &mut Out<'_>,
 ) -> Result<u64, Error> {
     let mut reading = moment.shared.reading(namespace)?;
-    let rows = reading.reader.row_count();
+    let row_count = reading.reader.row_count();
     let (mut older, mut collected) = (0, Vec::new());
-    for row in 0..rows {
+    for row in 0..row_count {
         older += copy_row(&mut reading, row, &(first..at.newest + 1), &mut |version, value| {
             encode_version(namespace, version, value, &mut collected);
             out.totals.versions += 1;
             out.totals.bytes += (version.key.len() + value.len()) as u64;
             out.flush(PieceKind::Versions, &mut collected, false)
         })?;
+        let share = |rows: u32| (u128::from(at.bytes) * u128::from(rows) / u128::from(row_count)) as u64;
+        out.progress.advance(share(row + 1) - share(row))?;
     }
     out.flush(PieceKind::Versions, &mut collected, true)?;
     Ok(older)
@@ -353,26 +372,26 @@ struct Space<'a> {
 }
 
 /// Reads blocks and passes on the records that belong to the backup.
-struct Scan<'a> {
+struct Scan<'a, 'p> {
     moment: &'a Moment<'a>,
     after: BackupMark,
     is_incremental: bool,
     spaces: BTreeMap<NamespaceId, Space<'a>>,
-    out: Out,
+    out: Out<'p>,
     collected: Vec<u8>,
     /// Places where a record begins that cannot be read.
     bad: BTreeSet<u64>,
     read_bytes: u64,
 }
 
-impl<'a> Scan<'a> {
+impl<'a, 'p> Scan<'a, 'p> {
     fn new(
         moment: &'a Moment<'a>,
         after: BackupMark,
         is_incremental: bool,
         described: &[Described],
-        out: Out,
-    ) -> Result<Scan<'a>, Error> {
+        out: Out<'p>,
+    ) -> Result<Scan<'a, 'p>, Error> {
         let mut spaces = BTreeMap::new();
         for namespace in described {
             let names_by_digest = match namespace.holds {
@@ -386,13 +405,11 @@ impl<'a> Scan<'a> {
         Ok(Scan { moment, after, is_incremental, spaces, out, collected, bad, read_bytes: 0 })
     }
 
-    fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), Error> {
         let ticket = &self.moment.ticket;
-        let total = (ticket.full_blocks.len() + ticket.open_blocks.len()) as u64;
-        let mut done = 0;
-        self.blocks(&ticket.full_blocks, &mut done, &mut |done| progress(done, total))?;
+        self.blocks(&ticket.full_blocks)?;
         self.settle()?;
-        self.blocks(&ticket.open_blocks, &mut done, &mut |done| progress(done, total))?;
+        self.blocks(&ticket.open_blocks)?;
         self.take_moved()?;
         let mut collected = std::mem::take(&mut self.collected);
         self.out.flush(PieceKind::Records, &mut collected, true)
@@ -409,7 +426,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Blocks one after another; a thread reads ahead.
-    fn blocks(&mut self, blocks: &[u32], done: &mut u64, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+    fn blocks(&mut self, blocks: &[u32]) -> Result<(), Error> {
         let (shared, after) = (self.moment.shared, self.after);
         std::thread::scope(|scope| {
             let (send, read) = sync_channel(BLOCKS_AHEAD);
@@ -428,8 +445,7 @@ impl<'a> Scan<'a> {
                 }
                 self.moment.ticket.watch.block_is_read(block);
                 self.take_moved()?;
-                *done += 1;
-                progress(*done);
+                self.out.progress.advance(shared.geometry.block_bytes())?;
             }
             Ok(())
         })

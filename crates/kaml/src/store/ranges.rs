@@ -340,6 +340,19 @@ impl Transaction {
         self.scan(namespace, owned(range), Mode::Shared, true, limit)
     }
 
+    /// As [`Transaction::range_for_update`], from the end of the range downwards.
+    ///
+    /// # Errors
+    /// As [`Transaction::range`].
+    pub fn range_back_for_update<'k, K: Into<KeyRef<'k>> + Clone>(
+        &mut self,
+        namespace: NamespaceId,
+        range: impl RangeBounds<K>,
+        limit: usize,
+    ) -> Result<Vec<(KeyBuf, Value)>, Error> {
+        self.scan(namespace, owned(range), Mode::Exclusive, true, limit)
+    }
+
     fn scan(
         &mut self,
         namespace: NamespaceId,

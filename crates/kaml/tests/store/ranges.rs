@@ -70,6 +70,14 @@ fn ranges_for_update_are_held() {
     first.commit().unwrap();
     let oldest = store.begin().unwrap().range_for_update::<u64>(namespace, .., 1).unwrap();
     assert_eq!(numbers(oldest), [(1, vec![1])]);
+    let mut last = store.begin().unwrap();
+    let newest = last.range_back_for_update::<u64>(namespace, .., 2).unwrap();
+    assert_eq!(numbers(newest), [(39, vec![39]), (38, vec![38])]);
+    assert!(is_refused(store.begin().unwrap().range_back_for_update::<u64>(namespace, ..39, 1).map(drop)));
+    assert!(is_refused(store.put(namespace, &integer(40), b"above")));
+    let below = store.begin().unwrap().range_back_for_update::<u64>(namespace, ..37, 1).unwrap();
+    assert_eq!(numbers(below), [(36, vec![36])]);
+    last.commit().unwrap();
 }
 
 /// Goal:   a range is that of a sorted map, with what the transaction has put, changed and deleted itself, in both directions and up to a limit.

@@ -15,6 +15,8 @@ import java.time.Instant;
  * @param userVersion of versions: the user version that it belongs to; else 0
  * @param isFromExcluded of deleted ranges: whether the range does not contain the key
  * @param isToIncluded of deleted ranges: whether the range contains the value
+ * @param command what a command on user versions does; null for other changes
+ * @param snapshot the snapshot that a command on user versions is about; 0 for one that is taken
  */
 public record Change(ChangeKind kind, int namespace, byte[] key, byte[] value, Instant expiresAt, long sequence, Instant time,
-        int userVersion, boolean isFromExcluded, boolean isToIncluded) {}
+        int userVersion, boolean isFromExcluded, boolean isToIncluded, VersionCommand command, int snapshot) {}

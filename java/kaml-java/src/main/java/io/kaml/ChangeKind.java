@@ -16,7 +16,7 @@ public enum ChangeKind {
     DELETE_RANGE,
     /** A version was stored; its value is null if it states that the key is deleted. */
     VERSION,
-    /** A snapshot or a rollback of a versioned namespace. */
+    /** A command on the user versions of a namespace. */
     VERSION_COMMAND;
 
     static ChangeKind of(int kind) {

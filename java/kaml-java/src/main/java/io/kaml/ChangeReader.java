@@ -21,7 +21,7 @@ public final class ChangeReader implements AutoCloseable {
     /** The longest call of the library, so an interruption is noticed. */
     private static final long WAIT_MS = 100;
     /** Bytes of {@code kaml_change}. */
-    private static final long CHANGE_BYTES = 72;
+    private static final long CHANGE_BYTES = 80;
 
     private final Handle handle;
     /** Keeps the device open as long as this is referred to. */
@@ -94,10 +94,12 @@ public final class ChangeReader implements AutoCloseable {
         for (long i = 0; i < count; i++) {
             MemorySegment change = array.asSlice(i * CHANGE_BYTES, CHANGE_BYTES);
             int flags = change.get(JAVA_INT, 68);
-            changes.add(new Change(ChangeKind.of(change.get(JAVA_INT, 0)), change.get(JAVA_INT, 4), Native.bytes(change, 8),
+            ChangeKind kind = ChangeKind.of(change.get(JAVA_INT, 0));
+            VersionCommand command = kind == ChangeKind.VERSION_COMMAND ? VersionCommand.of(change.get(JAVA_INT, 72)) : null;
+            changes.add(new Change(kind, change.get(JAVA_INT, 4), Native.bytes(change, 8),
                     Native.bytes(change, 24), Times.ofMillis(change.get(JAVA_LONG, 40)), change.get(JAVA_LONG, 48),
                     Times.ofNanos(change.get(JAVA_LONG, 56)), change.get(JAVA_INT, 64), (flags & KeyRange.FROM_EXCLUDED) != 0,
-                    (flags & KeyRange.TO_INCLUDED) != 0));
+                    (flags & KeyRange.TO_INCLUDED) != 0, command, change.get(JAVA_INT, 76)));
         }
         return List.copyOf(changes);
     }

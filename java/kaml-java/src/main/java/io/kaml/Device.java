@@ -337,10 +337,25 @@ public final class Device implements AutoCloseable {
      *     {@link Status#NOT_A_DEVICE} or {@link Status#CORRUPT} if it is no backup or a damaged one
      */
     public BackupReport backup(Path path, Path since) {
+        return backup(path, since, (bytesDone, byteCount) -> true);
+    }
+
+    /**
+     * As {@link #backup(Path, Path)}, with progress. What the progress throws ends the backup, and is thrown. There is no new file then.
+     *
+     * @param path the file
+     * @param since the earlier backup of this device; null for a full one
+     * @param progress gets the progress, and ends the backup
+     * @return what is in it
+     * @throws KamlException {@link Status#CANCELLED} if the progress ended the backup; as {@link #backup(Path, Path)}
+     */
+    public BackupReport backup(Path path, Path since, BackupProgress progress) {
+        BackupProgress.Hearing hearing = new BackupProgress.Hearing(progress);
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment report = BackupReport.room(arena);
             MemorySegment base = since == null ? MemorySegment.NULL : arena.allocateFrom(since.toString());
-            Native.check(Native.status(Native.BACKUP, handle.id, arena.allocateFrom(path.toString()), base, report));
+            hearing.check(Native.status(Native.BACKUP, handle.id, arena.allocateFrom(path.toString()), base, hearing.callback(arena),
+                    MemorySegment.NULL, report));
             return BackupReport.of(report);
         }
     }
@@ -372,13 +387,29 @@ public final class Device implements AutoCloseable {
      *     continue the one before it, or the device is too small
      */
     public static void restore(List<Path> backups, Path path, long capacityBytes, CreateOptions options) {
+        restore(backups, path, capacityBytes, options, (bytesDone, byteCount) -> true);
+    }
+
+    /**
+     * As {@link #restore(List, Path, long, CreateOptions)}, with progress. What the progress throws ends the restore, and is thrown. A file
+     * that did not exist is removed then; other contents cannot be opened until a restore over them ends.
+     *
+     * @param backups the files
+     * @param path the new device
+     * @param capacityBytes its bytes; 0: as large as the one that was backed up
+     * @param options how it is created
+     * @param progress gets the progress, and ends the restore
+     * @throws KamlException {@link Status#CANCELLED} if the progress ended the restore; as {@link #restore(List, Path, long, CreateOptions)}
+     */
+    public static void restore(List<Path> backups, Path path, long capacityBytes, CreateOptions options, BackupProgress progress) {
+        BackupProgress.Hearing hearing = new BackupProgress.Hearing(progress);
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment paths = arena.allocate(ADDRESS, Math.max(1, backups.size()));
             for (int i = 0; i < backups.size(); i++) {
                 paths.setAtIndex(ADDRESS, i, arena.allocateFrom(backups.get(i).toString()));
             }
-            Native.check(Native.status(Native.RESTORE, paths, (long) backups.size(), arena.allocateFrom(path.toString()), capacityBytes,
-                    options.encode(arena)));
+            hearing.check(Native.status(Native.RESTORE, paths, (long) backups.size(), arena.allocateFrom(path.toString()), capacityBytes,
+                    options.encode(arena), hearing.callback(arena), MemorySegment.NULL));
         }
     }
 

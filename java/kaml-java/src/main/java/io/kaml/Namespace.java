@@ -1,5 +1,6 @@
 package io.kaml;
 
+import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import java.lang.foreign.Arena;
@@ -293,6 +294,41 @@ public final class Namespace {
      */
     public void forEachKey(Consumer<byte[]> visit) {
         Native.keys(Native.LIST_KEYS, device.handle.id, id, visit);
+    }
+
+    /**
+     * The logs that it appends to.
+     *
+     * @return their numbers; none: all logs of the device
+     * @throws KamlException {@link Status#UNKNOWN_NAMESPACE} if it was deleted
+     */
+    public int[] logs() {
+        for (long room = 64;;) {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment logs = arena.allocate(JAVA_INT, room);
+                MemorySegment count = arena.allocate(JAVA_LONG);
+                Native.check(Native.status(Native.LOGS, device.handle.id, id, logs, room, count));
+                long found = count.get(JAVA_LONG, 0);
+                if (found <= room) {
+                    return logs.asSlice(0, found * Integer.BYTES).toArray(JAVA_INT);
+                }
+                room = found;
+            }
+        }
+    }
+
+    /**
+     * Has it append to these logs from now on, while it is in use; durable when it returns. A device has one log for each die
+     * ({@link DeviceInfo#dieCount}), numbered from 0. Records that are stored already remain in their logs until they are overwritten or collected.
+     *
+     * @param logs the numbers of the logs; none: all
+     * @throws KamlException {@link Status#BAD_ARGUMENT} for a log that the device does not have, or that is named twice
+     */
+    public void setLogs(int... logs) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment numbers = logs.length == 0 ? MemorySegment.NULL : arena.allocateFrom(JAVA_INT, logs);
+            Native.check(Native.status(Native.SET_LOGS, device.handle.id, id, numbers, (long) logs.length));
+        }
     }
 
     /**

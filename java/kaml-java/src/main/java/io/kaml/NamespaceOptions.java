@@ -16,8 +16,10 @@ import java.time.Duration;
  * @param compression how values are stored; a versioned namespace has {@link Compression#NONE}
  * @param timeToLive how long after a put its record expires, unless the put requests something else; {@link Namespace#FOREVER} if records
  *     do not expire, as those of a versioned namespace
+ * @param index where its index is; of a versioned namespace {@link IndexPlace#MEMORY}
  */
-public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy mergePolicy, Compression compression, Duration timeToLive) {
+public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy mergePolicy, Compression compression, Duration timeToLive,
+        IndexPlace index) {
     /**
      * Keys of 1 to 1024 bytes in their order.
      *
@@ -34,7 +36,7 @@ public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy merg
      * @return the options
      */
     public static NamespaceOptions of(KeyKind keys) {
-        return new NamespaceOptions(keys, false, null, Compression.NONE, Namespace.FOREVER);
+        return new NamespaceOptions(keys, false, null, Compression.NONE, Namespace.FOREVER, IndexPlace.MEMORY);
     }
 
     /**
@@ -53,7 +55,7 @@ public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy merg
      * @return the options
      */
     public NamespaceOptions withVersions(MergePolicy mergePolicy) {
-        return new NamespaceOptions(keys, true, mergePolicy, compression, timeToLive);
+        return new NamespaceOptions(keys, true, mergePolicy, compression, timeToLive, index);
     }
 
     /**
@@ -63,7 +65,7 @@ public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy merg
      * @return the options
      */
     public NamespaceOptions withCompression(Compression compression) {
-        return new NamespaceOptions(keys, versioned, mergePolicy, compression, timeToLive);
+        return new NamespaceOptions(keys, versioned, mergePolicy, compression, timeToLive, index);
     }
 
     /**
@@ -73,7 +75,17 @@ public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy merg
      * @return the options
      */
     public NamespaceOptions withTimeToLive(Duration timeToLive) {
-        return new NamespaceOptions(keys, versioned, mergePolicy, compression, timeToLive);
+        return new NamespaceOptions(keys, versioned, mergePolicy, compression, timeToLive, index);
+    }
+
+    /**
+     * The same with its index elsewhere: on flash, for more keys than memory has room for.
+     *
+     * @param index where
+     * @return the options
+     */
+    public NamespaceOptions withIndex(IndexPlace index) {
+        return new NamespaceOptions(keys, versioned, mergePolicy, compression, timeToLive, index);
     }
 
     MemorySegment encode(Arena arena) {
@@ -81,6 +93,7 @@ public record NamespaceOptions(KeyKind keys, boolean versioned, MergePolicy merg
         bytes.set(JAVA_LONG, 0, 72);
         bytes.set(JAVA_INT, 8, keys.ordinal());
         bytes.set(JAVA_INT, 24, versioned ? 1 : 0);
+        bytes.set(JAVA_INT, 28, index.ordinal());
         if (mergePolicy != null) {
             bytes.set(JAVA_INT, 40, 1);
             bytes.set(JAVA_INT, 44, mergePolicy.keepLast());

@@ -54,6 +54,8 @@ final class Native {
     static final MethodHandle CREATE_NAMESPACE = call("kaml_create_namespace", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle NAMESPACE = call("kaml_namespace", JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle NAMESPACES = call("kaml_namespaces", JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle LOGS = call("kaml_logs", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle SET_LOGS = call("kaml_set_logs", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     static final MethodHandle DELETE_NAMESPACE = call("kaml_delete_namespace", JAVA_LONG, JAVA_INT);
 
     static final MethodHandle INFO = call("kaml_info", JAVA_LONG, ADDRESS);
@@ -61,9 +63,11 @@ final class Native {
     static final MethodHandle STATISTICS = call("kaml_statistics", JAVA_LONG, ADDRESS);
     static final MethodHandle CHECK = call("kaml_check", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
 
-    static final MethodHandle BACKUP = call("kaml_backup", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle BACKUP =
+            call("kaml_backup_with_progress", JAVA_LONG, ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle BACKUP_VERIFY = call("kaml_backup_verify", ADDRESS, ADDRESS);
-    static final MethodHandle RESTORE = call("kaml_restore", ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle RESTORE =
+            call("kaml_restore_with_progress", ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle POSITION_NOW = call("kaml_position_now", JAVA_LONG, ADDRESS);
     static final MethodHandle CHANGES_OPEN = call("kaml_changes_open", JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle CHANGES_NEXT = call("kaml_changes_next", JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS, ADDRESS);
@@ -158,6 +162,7 @@ final class Native {
     static final MethodHandle TXN_READ_FOR_UPDATE =
             call("kaml_txn_read_for_update", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
     static final MethodHandle TXN_RANGE = limited("kaml_txn_range");
+    static final MethodHandle TXN_RANGE_FOR_UPDATE = limited("kaml_txn_range_for_update");
     static final MethodHandle TXN_UPDATE =
             call("kaml_txn_update", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG);
     static final MethodHandle TXN_UPSERT =

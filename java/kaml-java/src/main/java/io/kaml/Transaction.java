@@ -67,6 +67,20 @@ public final class Transaction implements AutoCloseable {
     }
 
     /**
+     * As {@link #range}, of records that will be changed: no other transaction can read them for update meanwhile. With a limit of 1 two
+     * transactions never take the same first record.
+     *
+     * @param namespace where
+     * @param range which
+     * @param limit how many at most
+     * @return the records in their order
+     * @throws KamlException as {@link #range}
+     */
+    public List<Entry> rangeForUpdate(Namespace namespace, KeyRange range, long limit) {
+        return Native.limited(Native.TXN_RANGE_FOR_UPDATE, handle.id, namespace.id(), range, limit);
+    }
+
+    /**
      * Changes a record that exists.
      *
      * @param namespace where

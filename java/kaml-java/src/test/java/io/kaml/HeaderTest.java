@@ -21,7 +21,7 @@ class HeaderTest {
             // For destructors of languages whose errors are not exceptions.
             "kaml_set_last_error",
             // Forms of calls that the package has: shorter keys, no progress, and two steps of one.
-            "kaml_list", "kaml_merge", "kaml_txn_abort", "kaml_txn_free",
+            "kaml_list", "kaml_merge", "kaml_backup", "kaml_restore", "kaml_txn_abort", "kaml_txn_free",
             // Reads into memory of the caller, except for the plain one; all copy inside the library.
             "kaml_snapshot_get_into", "kaml_store_get_into", "kaml_txn_read_into",
             // A snapshot is read by namespaces that its caller has, and the keys of a transaction are read one after another.

@@ -108,6 +108,11 @@ class LifeTest {
                 users.put(Keys.u64(i), noise(i, 2000));
             }
             notes.put(Keys.text("n"), Keys.text("one"));
+            fails(Status.CANCELLED, () -> device.backup(full, null, (bytesDone, byteCount) -> false));
+            assertThrows(IllegalStateException.class, () -> device.backup(full, null, (bytesDone, byteCount) -> {
+                throw new IllegalStateException("the progress's own");
+            }));
+            assertFalse(Files.exists(full));
             BackupReport first = device.backup(full);
             assertEquals(2, first.namespaces());
             assertEquals(100, first.records());
@@ -124,6 +129,9 @@ class LifeTest {
             fails(Status.BAD_ARGUMENT, () -> other.backup(directory.resolve("x"), full));
         }
         assertEquals(100, Device.verifyBackup(full).records());
+        fails(Status.CANCELLED, () ->
+                Device.restore(List.of(full, later), copy, 0, CreateOptions.DEFAULT, (bytesDone, byteCount) -> false));
+        assertFalse(Files.exists(copy));
         Device.restore(List.of(full, later), copy, 0, CreateOptions.DEFAULT);
         fails(Status.NOT_EMPTY, () -> Device.restore(List.of(full), copy, 0, CreateOptions.DEFAULT));
         fails(Status.BAD_ARGUMENT, () -> Device.restore(List.of(later), directory.resolve("y"), 0, CreateOptions.DEFAULT));
@@ -202,6 +210,14 @@ class LifeTest {
                 Change version = all.getLast();
                 assertEquals(ChangeKind.VERSION, version.kind());
                 assertTrue(version.sequence() > 0 && version.time().isAfter(Instant.EPOCH), version.toString());
+
+                int snapshot = notes.versions().snapshot();
+                Change command = reader.next(LONG).orElseThrow().changes().getFirst();
+                assertEquals(List.of(ChangeKind.VERSION_COMMAND, VersionCommand.SNAPSHOT, 0),
+                        List.of(command.kind(), command.command(), command.snapshot()));
+                notes.versions().forget(snapshot);
+                Change forgotten = reader.next(LONG).orElseThrow().changes().getFirst();
+                assertEquals(List.of(VersionCommand.FORGET, snapshot), List.of(forgotten.command(), forgotten.snapshot()));
 
                 Thread writer = Thread.ofPlatform().start(() -> users.put(Keys.text("late"), new byte[10]));
                 assertEquals(ChangeKind.PUT, reader.next(LONG).orElseThrow().changes().getFirst().kind());

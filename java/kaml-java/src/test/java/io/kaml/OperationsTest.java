@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -14,12 +15,16 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** Expiry, counters, expected values and compression. */
 class OperationsTest {
     private static final long BYTES = 64L << 20;
     private static final byte[] KEY = Keys.text("key");
     private static final byte[] VALUE = Keys.text("value");
+
+    @TempDir
+    Path directory;
 
     private static void fails(Status status, Runnable call) {
         KamlException failure = assertThrows(KamlException.class, call::run);
@@ -192,6 +197,45 @@ class OperationsTest {
                 assertArrayEquals(VALUE, found.get(2));
                 assertEquals(0, store.acknowledgeLost());
             }
+        }
+    }
+
+    /**
+     * Goal: a namespace with its index on flash takes, changes, deletes and lists records, keeps them over a reopening, and takes less memory.
+     * Method: the same records with both indexes; options that an index on flash does not have are refused.
+     */
+    @Test
+    void theIndexCanBeOnFlash() {
+        Path path = directory.resolve("index.kaml");
+        int count = 20_000;
+        try (Device device = Device.create(path, 256L << 20, CreateOptions.DEFAULT)) {
+            Namespace records = device.createNamespace("records", NamespaceOptions.of(KeyKind.U64).withIndex(IndexPlace.FLASH));
+            Batch batch = new Batch();
+            for (long key = 0; key < count; key++) {
+                batch.put(records, Keys.u64(key), Keys.text("value " + key));
+                if (key % 1000 == 999) {
+                    device.apply(batch);
+                    batch = new Batch();
+                }
+            }
+            records.put(Keys.u64(7), Keys.text("changed"));
+            records.delete(Keys.u64(8));
+            NamespaceOptions flash = NamespaceOptions.of(KeyKind.BYTES).withIndex(IndexPlace.FLASH);
+            fails(Status.BAD_ARGUMENT, () -> device.createNamespace("versions", flash.withVersions()));
+            fails(Status.BAD_ARGUMENT, () -> device.createNamespace("ordered", NamespaceOptions.ordered().withIndex(IndexPlace.FLASH)));
+            fails(Status.BAD_ARGUMENT, () -> device.createNamespace("packed", flash.withCompression(Compression.LZ4)));
+            fails(Status.BAD_ARGUMENT, () -> device.createNamespace("brief", flash.withTimeToLive(Duration.ofHours(1))));
+        }
+        try (Device device = Device.open(path)) {
+            Namespace records = device.namespace("records");
+            assertArrayEquals(Keys.text("changed"), records.get(Keys.u64(7)));
+            assertNull(records.get(Keys.u64(8)));
+            for (long key = 9; key < count; key += 97) {
+                assertArrayEquals(Keys.text("value " + key), records.get(Keys.u64(key)));
+            }
+            long[] listed = new long[1];
+            records.forEachKey(key -> listed[0] += 1);
+            assertEquals(count - 1, listed[0]);
         }
     }
 

@@ -89,6 +89,7 @@ class StoreTest {
                     assertFalse(transaction.insert(notes, key, key));
                     transaction.upsert(notes, Keys.text("l"), Keys.text("two"));
                     assertEquals(2, transaction.range(notes, KeyRange.all(), 10).size());
+                    assertEquals(2, transaction.rangeForUpdate(notes, KeyRange.all(), 10).size());
                     return transaction.delete(notes, Keys.text("l"));
                 });
                 assertTrue(done);
