@@ -123,7 +123,7 @@ impl Core {
             root_count: self.root.generation,
             operation_count: log.queue.ops.len() as u64,
             programming_bytes: log.writers.programming_bytes,
-            merging_namespace: self.space.low_merge,
+            merging_namespace: self.space.low_merge.map(|merge| merge.namespace),
             collection: CollectionActivity {
                 is_running: self.collector.is_running(),
                 is_pacing: self.space.pace.is_active(),

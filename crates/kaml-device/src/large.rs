@@ -50,7 +50,11 @@ impl Core {
             }
         };
         let (namespace, key) = if version_of.is_some() { (record.namespace, record.key) } else { (namespace, key) };
-        self.admit_data(Purpose::Large, counted(chunks), false)?;
+        let purpose = match version_of {
+            Some((of, of_key)) if !self.fits(counted(chunks)) && self.is_overwrite(of, &of_key) => Purpose::Overwrite,
+            _ => Purpose::Large,
+        };
+        self.admit_data(purpose, counted(chunks), false)?;
         let id = self.tickets.take();
         let floor = self.floor(Purpose::Large);
         let at = self

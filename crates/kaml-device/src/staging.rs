@@ -236,6 +236,7 @@ impl Core {
             // What page buffers take without sealing a row needs no page now.
             (0, _) if self.buffers_take(ops) => Purpose::Delete,
             (0, _) => Purpose::Tombstone,
+            _ if !self.fits(chunks + tombstones) && self.are_overwrites(ops) => Purpose::Overwrite,
             _ => Purpose::Put,
         };
         self.admit_data(purpose, chunks + tombstones, is_overfull)?;

@@ -311,6 +311,12 @@ impl Columns {
         })
     }
 
+    /// Deletes in the page buffer.
+    pub fn buffered_deletes(&self) -> u64 {
+        let entries = self.rows.iter().flat_map(|row| row.buffer.entries());
+        entries.filter(|entry| entry.read().0.kind == Kind::Tombstone).count() as u64
+    }
+
     /// Versions in segments, and how many of them are the newest of their key, by the counts kept when sealing.
     pub fn live_estimate(&self) -> (u64, u64) {
         let segments = self.rows.iter().flat_map(|row| &row.groups).flat_map(|group| &group.segments);

@@ -442,8 +442,15 @@ impl Decisions {
 
     /// The segments that are worth rewriting, in runs.
     fn runs(&self, drop: &BTreeSet<u64>, scope: &MergeScope) -> VecDeque<Range<usize>> {
-        let goes = |at: &usize| self.segments[*at].iter().any(|(sequence, _)| drop.contains(sequence));
-        let (first, last) = ((0..self.segments.len()).find(goes), (0..self.segments.len()).rev().find(goes));
+        // Segments that merges left half empty are room, too, if those around them are rewritten.
+        let all = 0..self.sizes.iter().sum();
+        let bytes = |at: usize| self.segments[at].iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let largest = all.clone().map(bytes).max().unwrap_or(0);
+        let goes = |at: &usize| {
+            let has_dropped = self.segments[*at].iter().any(|(sequence, _)| drop.contains(sequence));
+            has_dropped || bytes(*at) * 8 < largest * FULL_EIGHTHS as u64
+        };
+        let (first, last) = (all.clone().find(goes), all.rev().find(goes));
         if scope.is_thorough
             && let (Some(first), Some(last)) = (first, last)
             && (self.gain(first..last + 1, drop) > 0 || self.dead_large(first..last + 1, drop) > 0)

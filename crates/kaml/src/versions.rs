@@ -14,7 +14,7 @@ use reading::Change;
 pub(crate) use reading::{Reading, cursor_of_key};
 pub use view::{Pieces, VersionView};
 
-use crate::driver::By;
+use crate::driver::{By, Shared};
 use crate::merging::Pace;
 use crate::{Device, Error, Key, NamespaceId};
 use kaml_versions::{
@@ -368,13 +368,14 @@ impl Device {
         let shared = self.shared();
         let mut pace = Pace::new(shared, namespace, progress)?;
         let Some(_alone) = shared.merge_in_turn(|| pace.ask().is_ok()) else { return Ok(MergeReport::default()) };
-        shared.preview_merge(namespace, retention, pace)
+        shared.preview_merge(namespace, &rules_of(shared, namespace, retention), pace)
     }
 
     /// Drops the versions that the rules do not keep, row by row on the caller's thread, while puts and gets continue.
     /// It rests most of the time while there are any. Rules that do not keep snapshots forget all of these first. `progress`
     /// receives rows done and rows in all, many times in each row, and returns whether to continue. If not, the versions in the report are dropped,
-    /// and all others are kept. That end, or a crash, leaves the remainder for the next merge.
+    /// and all others are kept. That end, or a crash, leaves the remainder for the next merge. In a namespace with its index on flash
+    /// [`Retention::keep_internal`] has no effect.
     ///
     /// # Errors
     /// - [`Error::UnknownNamespace`] if the namespace was deleted; [`Error::KeepsNoVersions`] if it keeps no versions.
@@ -397,6 +398,13 @@ impl Device {
             shared.commit(By::Store, |core| core.stage_version_command(namespace, forget))?;
         }
         // Those that are left were taken meanwhile.
-        shared.merge_settled(namespace, &Retention { keep_snapshots: true, ..*retention }, pace)
+        let retention = Retention { keep_snapshots: true, ..rules_of(shared, namespace, retention) };
+        shared.merge_settled(namespace, &retention, pace)
     }
+}
+
+/// What a merge by a caller keeps: old versions of a namespace with its index on flash have no use.
+fn rules_of(shared: &Shared, namespace: NamespaceId, retention: &Retention) -> Retention {
+    let keep_internal = retention.keep_internal && !shared.lock().keeps_newest_only(namespace);
+    Retention { keep_internal, ..*retention }
 }

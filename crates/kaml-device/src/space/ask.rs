@@ -43,7 +43,7 @@ impl Core {
                 tracing::trace!(?purpose, ?what, "a command waits for room");
                 Err(StageError::Busy)
             }
-            Answer::Never(why) => Err(self.refusal(why)),
+            Answer::Never(why) => Err(self.refusal(purpose, why)),
         }
     }
 
@@ -54,12 +54,15 @@ impl Core {
     }
 
     #[cold]
-    fn refusal(&self, why: Why) -> StageError {
+    fn refusal(&self, purpose: Purpose, why: Why) -> StageError {
         if why != Why::NoSpaceBelow && self.snapshots.make_room() {
             return StageError::Busy; // no Put is refused for what snapshots keep
         }
         if why != Why::NoSpaceBelow && self.growth.make_room() {
             return StageError::Busy; // nor while the device can grow
+        }
+        if why != Why::NoSpaceBelow && self.merge_makes_room(purpose) {
+            return StageError::Busy; // nor for what a merge drops
         }
         let not_grown = self.growth.refusal().filter(|_| why != Why::NoSpaceBelow);
         if let Some(error) = not_grown {

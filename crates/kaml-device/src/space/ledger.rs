@@ -4,6 +4,7 @@
 //! Lives elsewhere:  what follows from them (`space`, `pace`, `sizes`).
 
 use kaml_flash::{Geometry, Packing};
+use std::cell::Cell;
 
 /// How much of what is taken and pending, and the state of policies that other questions of room depend on.
 #[derive(Debug, Default)]
@@ -15,12 +16,29 @@ pub(crate) struct Space {
     pub(crate) ticket_chunks: u64,
     /// Chunks of small values whose Puts are staged and not committed.
     pub(crate) staged_chunks: u64,
-    /// The namespace that a driver merges because space is low.
-    pub(crate) low_merge: Option<u32>,
+    /// The merge that a driver executes because space is low.
+    pub(crate) low_merge: Option<LowMerge>,
+    /// A driver executes such merges.
+    pub(crate) has_low_merges: bool,
+    /// Commands wait for a merge that can release so many chunks.
+    pub(crate) low_merge_wanted: Cell<Option<u64>>,
+    /// Live chunks, and deletes so far, when no merge was worth it.
+    pub(crate) no_merge_at: Cell<Option<(u64, u64)>>,
     /// Deleted namespaces whose records still count as live.
     pub(crate) deletions: u32,
     /// The checkpoint that replaces lost metadata may have the last block.
     pub(crate) image_may_have_last: bool,
+}
+
+/// A merge because space is low.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LowMerge {
+    pub(crate) namespace: u32,
+    /// Commands wait for it: whatever releases a segment is worth it.
+    pub(crate) is_awaited: bool,
+    /// Of the namespace, when it began: its deletes, and chunks that merges had released.
+    pub(crate) deletes: u64,
+    pub(crate) released_chunks: u64,
 }
 
 /// The pace.

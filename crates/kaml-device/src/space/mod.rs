@@ -32,7 +32,7 @@ mod sizes;
 mod tests;
 
 pub(crate) use facts::PROGRAMMING_BYTES_MAX;
-pub(crate) use ledger::{Space, packed};
+pub(crate) use ledger::{LowMerge, Space, packed};
 #[cfg(test)]
 pub(crate) use situation::HELD_SIXTEENTHS;
 
@@ -45,6 +45,8 @@ listed! {
     pub(crate) enum Purpose {
         /// Records of a host, placed as they are staged, or versions.
         Put,
+        /// Versions of keys that exist, in namespaces that keep only newest ones: a merge drops as many.
+        Overwrite,
         /// A large value, programmed before its Put.
         Large,
         /// A command on user versions that makes the timeline longer.
@@ -147,7 +149,7 @@ impl Purpose {
                     (Metadata::Lost, LastBlock::Allowed) => Free::None,
                 }
             }
-            (Purpose::Put | Purpose::Large | Purpose::Timeline, _) => Free::Reserve,
+            (Purpose::Put | Purpose::Overwrite | Purpose::Large | Purpose::Timeline, _) => Free::Reserve,
         }
     }
 
@@ -156,7 +158,8 @@ impl Purpose {
         match self {
             Purpose::Image => Programs::Few,
             Purpose::Move => Programs::Several,
-            Purpose::Put | Purpose::Large | Purpose::Delete | Purpose::Tombstone => Programs::Many,
+            Purpose::Put | Purpose::Overwrite | Purpose::Large => Programs::Many,
+            Purpose::Delete | Purpose::Tombstone => Programs::Many,
             Purpose::Seal | Purpose::Merge | Purpose::Keep => Programs::Many,
             Purpose::Timeline | Purpose::Forget => Programs::TooMany,
             Purpose::Replay | Purpose::Rehome | Purpose::Journal => Programs::TooMany,
@@ -182,7 +185,7 @@ impl Situation {
 
     #[inline]
     fn ask_command(&self, purpose: Purpose, data: Data) -> Answer {
-        let takes_pages = matches!(purpose, Purpose::Put | Purpose::Large | Purpose::Timeline);
+        let takes_pages = matches!(purpose, Purpose::Put | Purpose::Overwrite | Purpose::Large | Purpose::Timeline);
         if takes_pages {
             if self.below == Below::Full {
                 return Answer::Never(Why::NoSpaceBelow);

@@ -12,6 +12,8 @@ use crate::core::Core;
 pub(crate) const HELD_SIXTEENTHS: u64 = 14;
 /// Deletes of versions may exceed the capacity by this share of it: a merge drops what was deleted only after them.
 const TOMBSTONES_OF_CAPACITY: u64 = 64;
+/// The part of that room that overwrites may take: deletes have to work after them.
+const OVERWRITES_OF_TOMBSTONES: u64 = 2;
 /// The largest share of the capacity by which segments that are not full may exceed it.
 const SEGMENTS_OF_CAPACITY: u64 = 32;
 
@@ -39,7 +41,7 @@ impl Core {
             reclaimed: Reclaimed::None,
         };
         match purpose {
-            Purpose::Put | Purpose::Large | Purpose::Timeline => now,
+            Purpose::Put | Purpose::Overwrite | Purpose::Large | Purpose::Timeline => now,
             Purpose::Delete | Purpose::Tombstone | Purpose::Forget => now,
             Purpose::Seal | Purpose::Merge | Purpose::Image | Purpose::Keep => self.with_background(now),
             Purpose::Replay | Purpose::Move | Purpose::Rehome | Purpose::Journal => self.with_background(now),
@@ -72,13 +74,22 @@ impl Core {
         let is_held = || self.space.low_merge.is_some() && taken * 16 > capacity * HELD_SIXTEENTHS;
         match purpose {
             Purpose::Tombstone if taken > capacity + self.room_for_tombstones() => Data::Exceeds,
-            Purpose::Put | Purpose::Large | Purpose::Timeline if is_held() => Data::NeededByMerge,
+            Purpose::Put | Purpose::Overwrite | Purpose::Large | Purpose::Timeline if is_held() => Data::NeededByMerge,
+            Purpose::Overwrite if taken > capacity + self.room_for_tombstones() / OVERWRITES_OF_TOMBSTONES => {
+                Data::Exceeds
+            }
             Purpose::Put | Purpose::Large | Purpose::Timeline if taken > capacity => Data::Exceeds,
             Purpose::Put | Purpose::Large | Purpose::Timeline if taken + self.space.staged_chunks > capacity => {
                 Data::ExceedsWithStaged
             }
             _ => Data::Fits,
         }
+    }
+
+    /// Whether so many more chunks of live data are within the capacity, whatever is staged.
+    #[inline]
+    pub(crate) fn fits(&self, chunks: u64) -> bool {
+        self.taken_chunks() + chunks + self.space.staged_chunks <= self.space.sizes.capacity_chunks
     }
 
     /// Chunks that deletes of versions may take beyond the capacity. What is in page buffers was accepted before the device was

@@ -112,6 +112,7 @@ fn needs(purpose: Purpose) -> Vec<Need> {
             all.retain(|need| *need != Need::Command(Data::ExceedsPageBuffer)); // versions are never large values
             all.into_iter().chain([Need::Block]).collect()
         }
+        Purpose::Overwrite => commands(Data::ALL).into_iter().chain([Need::Block]).collect(),
         Purpose::Timeline => commands(&[Data::Fits, Data::ExceedsWithStaged, Data::NeededByMerge, Data::Exceeds]),
         Purpose::Delete => commands(&[Data::Fits]),
         Purpose::Tombstone => commands(&[Data::Fits, Data::ExceedsPageBuffer, Data::Exceeds]),

@@ -295,6 +295,9 @@ impl Core {
             in_root.entry(*row).and_modify(|known| *known = (*first).min(*known)).or_insert(*first);
         }
         versioned.kept_first = Arc::new(loaded.kept_first);
+        if versioned.low_merge_ended.is_none() {
+            versioned.deletes = loaded.versions.columns().buffered_deletes();
+        }
         *space.shared.versions_mut() = Some(loaded.versions);
     }
 }

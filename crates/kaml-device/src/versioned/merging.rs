@@ -78,7 +78,8 @@ impl Core {
     /// Whether space is so short that a merge should release whatever it can.
     pub fn needs_thorough_merge(&self) -> bool {
         let capacity = self.capacity_chunks();
-        self.taken_chunks() + capacity / THOROUGH >= capacity
+        let is_awaited = self.space.low_merge.is_some_and(|merge| merge.is_awaited);
+        is_awaited || self.taken_chunks() + capacity / THOROUGH >= capacity
     }
 
     /// What a merge of a row must not touch: what opening after a crash might bring back.
@@ -174,6 +175,7 @@ impl Core {
         let versioned = self.versioned_mut(namespace);
         let is_kept = versioned.kept.is_some() || is_captured;
         versioned.kept_has_dropped |= dropped.count > 0 && is_kept;
+        self.note_released(namespace, 0, &dropped.large);
         self.drop_values(namespace, &dropped.large, is_kept);
         Ok((dropped.count, dropped.bytes))
     }
@@ -198,7 +200,7 @@ impl Core {
         let at: Vec<SegmentAt> = places.iter().map(|at| segment_at(*at)).collect();
         let row = merged.row;
         let (place, freed) = space.change_versions(|versions| versions.install_merge(merged, &at));
-        let chunks = self.segment_chunks_of(namespace);
+        let (chunks, count_freed) = (self.segment_chunks_of(namespace), freed.len());
         self.log.table_is_exact = false;
         tickets.iter().for_each(|ticket| drop(self.sealing.placing.remove(ticket)));
         for count in counts(freed.len()) {
@@ -215,6 +217,8 @@ impl Core {
             self.log.blocks.sub_valid(block, chunks);
         }
         self.spaces.get_mut(&namespace).expect("just seen").dirty = true;
+        let released = (count_freed as u64).saturating_sub(places.len() as u64) * u64::from(chunks);
+        self.note_released(namespace, released, &merged.large);
         self.drop_values(namespace, &merged.large, false);
         Ok(())
     }

@@ -314,6 +314,7 @@ impl Core {
         let pending = versioned.staged.iter().filter(|staged| starts_next(staged)).count() as u32;
         let user_version = space.with_versions(|v| v.timeline().present()).expect("checked") + pending;
         let mut head = VersionStamp { time_ns: self.time_ns, user_version }.encode().to_vec();
+        let is_delete = matches!(op.body, Body::Delete);
         let (kind, record_kind, value) = match op.body {
             Body::Value { value, .. } | Body::Packed { value, .. } => (Kind::Value, RecordKind::Version, value),
             Body::Delete => (Kind::Tombstone, RecordKind::VersionTombstone, &[][..]),
@@ -355,7 +356,9 @@ impl Core {
         let staged = Staged::version(op.namespace, *op.key.key(), self.log.sequence);
         self.log.ring.stage(&RecordHeader::encode(&record), [&head, value, &[]], staged);
         let staged = StagedVersion::Record { sequence: self.log.sequence, record: version.record(value) };
-        self.versioned_mut(op.namespace).staged.push_back(staged);
+        let versioned = self.versioned_mut(op.namespace);
+        versioned.deletes += u64::from(is_delete);
+        versioned.staged.push_back(staged);
     }
 
     /// Whether there is room for a command: what makes timelines longer has a budget, and what makes them shorter is taken as deletes are.

@@ -34,12 +34,20 @@ pub struct VersionOptions {
 }
 
 /// How the last merge because there is no space ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) live_chunks: u64,
     pub(crate) time_ns: u64,
     /// Old versions that were left, as far as memory showed.
     pub(crate) old: u64,
+    /// [`Versioned::deletes`] when it began.
+    pub(crate) deletes: u64,
+    /// With so many deletes another one may be worth it.
+    pub(crate) due_deletes: u64,
+    /// Chunks that it could have released and did not, as far as memory showed.
+    pub(crate) left_chunks: u64,
+    /// Chunks that it released.
+    pub(crate) released_chunks: u64,
 }
 
 /// A segment on its way to flash that the journal does not name yet.
@@ -107,6 +115,10 @@ pub(crate) struct Versioned {
     pub(crate) counted_at: Option<u64>,
     /// When it was last merged for that reason, or would have been.
     pub(crate) low_merge_ended: Option<Ended>,
+    /// Deletes since it was loaded. Each makes a version old, maybe before it is in a segment, where it would be counted.
+    pub(crate) deletes: u64,
+    /// Chunks that merges have released since it was loaded.
+    pub(crate) released_chunks: u64,
     /// The namespace of its large values, after there was one.
     pub(crate) values: Option<u32>,
     /// Large values whose versions were dropped.

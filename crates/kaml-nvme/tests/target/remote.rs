@@ -272,3 +272,32 @@ fn too_long_versions_are_refused_at_once() {
         assert_eq!(world.device.get(past, key(b"k")).unwrap().unwrap(), long[1..]);
     }
 }
+
+/// Goal:   a full device takes deletes from a host, and then as much as was deleted, in a namespace with its index on flash: puts wait for the
+///         merge that makes room, and others are served meanwhile.
+/// Method: a host fills a small device, deletes half and fills it again; another one reads.
+#[test]
+fn a_full_index_on_flash_goes_on() {
+    let world = World::serving(Device::in_memory(&CreateOptions::new(32 << 20)).unwrap(), |_| {});
+    let host = remote(&world);
+    let options = NamespaceOptions::records(KeyKind::U64).with_index(IndexPlace::Flash);
+    let flash = host.create_namespace("flash", &options).unwrap();
+    let other = remote(&world);
+    let value = [7; 20_000];
+    let fill = |from: u64| {
+        let put = |key: u64| host.put_if(flash, key, &value, kaml::Condition::Always);
+        let refused = (from..).find_map(|key| put(key).err().map(|error| (key, error)));
+        let (end, error) = refused.expect("the device has an end");
+        assert!(error.to_string().contains("capacity exceeded"), "{error}");
+        end
+    };
+    let end = fill(0);
+    for key in 0..end / 2 {
+        let mut batch = Batch::new();
+        host.write(batch.delete(flash, key)).unwrap();
+    }
+    let again = fill(end);
+    assert!(again - end >= end / 2 - end / 8, "{end} keys fitted, then {} in place of half", again - end);
+    assert_eq!(other.get(flash, end / 2).unwrap().as_deref(), Some(&value[..]));
+    assert_eq!(other.get(flash, 0u64).unwrap(), None);
+}
