@@ -29,6 +29,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a block that are read at a time, unless a record is longer.
 const SLICE_BYTES: u32 = 1 << 20;
+/// Records that are passed on together: what the processor needs for all of them is on its way before the first is looked at.
+const GROUP: usize = 16;
+/// Bytes of a record that are fetched ahead: its header, key and the beginning of its value. The processor goes on by itself.
+const FETCHED_BYTES: usize = 128;
 
 /// What separates what a backup has from what is new after it. Everything that is committed after the backup is in pages above `page`, and
 /// has a sequence of at least `record` or is a large value.
@@ -199,6 +203,7 @@ impl ScannedRecord<'_> {
 
 impl BlockRead {
     /// Reads the records of a block from the medium, those in pages after the mark. The caller holds the block ([`Core::hold_block`]).
+    /// `spare` are buffers of earlier blocks ([`BlockRead::into_buffers`]).
     ///
     /// # Errors
     /// The medium's.
@@ -207,6 +212,7 @@ impl BlockRead {
         medium: &dyn Medium,
         block: u32,
         after: &BackupMark,
+        spare: &mut Vec<AlignedBuf>,
     ) -> Result<BlockRead, MediumError> {
         let geometry = medium.geometry();
         let mut read = BlockRead { block, bytes: 0, slices: Vec::new(), _pin: reader.pin_block(block) };
@@ -233,7 +239,10 @@ impl BlockRead {
             let end = slice.last().map_or(first.start, |last| last.start + last.chunk_count);
             let at = geometry.chunk_at(BlockIndex(block), first.start);
             let bytes = ((end - first.start) * geometry.chunk_bytes) as usize;
-            let mut io = Io::Read { at, into: AlignedBuf::zeroed(bytes) };
+            let known = spare.pop().filter(|buffer| buffer.capacity() >= bytes);
+            let mut into = known.unwrap_or_else(|| AlignedBuf::for_transfers(bytes.max(SLICE_BYTES as usize)));
+            into.set_len(bytes);
+            let mut io = Io::Read { at, into };
             medium.execute(&mut io)?;
             let Io::Read { into, .. } = io else { unreachable!("still a read") };
             read.bytes += bytes as u64;
@@ -243,27 +252,42 @@ impl BlockRead {
         Ok(read)
     }
 
-    /// Passes each record to `each`, in the order of their places.
+    /// Passes the records to `each`, several at a time, in the order of their places.
     ///
     /// # Errors
     /// Those of `each`.
-    pub fn for_each<E>(
-        &self,
+    pub fn for_each<'a, E>(
+        &'a self,
         geometry: &Geometry,
-        mut each: impl FnMut(Scanned<'_>) -> Result<(), E>,
+        mut each: impl FnMut(&[Scanned<'a>]) -> Result<(), E>,
     ) -> Result<(), E> {
         let chunk = geometry.chunk_bytes as usize;
+        let mut group = Vec::with_capacity(GROUP);
         for slice in &self.slices {
             let first = slice.extents[0].start;
-            for extent in &slice.extents {
+            let bytes_of = |extent: &Extent| {
                 let start = (extent.start - first) as usize * chunk;
-                let bytes = &slice.data[start..start + extent.chunk_count as usize * chunk];
-                let at = geometry.chunk_at(BlockIndex(self.block), extent.start);
-                let slot = Slot { at: at.0, len: code(extent.chunk_count) };
-                each(scan(bytes, slot).map_or(Scanned::Unreadable(at.0), Scanned::Record))?;
+                &slice.data[start..start + extent.chunk_count as usize * chunk]
+            };
+            for extents in slice.extents.chunks(GROUP) {
+                for bytes in extents.iter().map(bytes_of) {
+                    kaml_flash::prefetch(&bytes[..bytes.len().min(FETCHED_BYTES)]);
+                }
+                group.extend(extents.iter().map(|extent| {
+                    let at = geometry.chunk_at(BlockIndex(self.block), extent.start);
+                    let slot = Slot { at: at.0, len: code(extent.chunk_count) };
+                    scan(bytes_of(extent), slot).map_or(Scanned::Unreadable(at.0), Scanned::Record)
+                }));
+                each(&group)?;
+                group.clear();
             }
         }
         Ok(())
+    }
+
+    /// Its buffers, for the next block.
+    pub fn into_buffers(self) -> impl Iterator<Item = AlignedBuf> {
+        self.slices.into_iter().map(|slice| slice.data)
     }
 }
 

@@ -5,7 +5,7 @@
 //! Implements:       docs/ARCHITECTURE.md "Backups".
 //!
 //! Three threads share the work: one reads blocks, one decides which of their records belong to the backup, one computes checksums and
-//! writes.
+//! writes. Buffers return to whom they came from.
 
 use super::format::{
     Described, Entry, Head, Holds, PIECE_BYTES, Piece, PieceHeader, PieceKind, Totals, encode_trailer, encode_version,
@@ -24,7 +24,7 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Blocks that are read ahead, and pieces that wait to be written.
@@ -114,8 +114,9 @@ impl Device {
         }
         std::thread::scope(|scope| {
             let (pieces, wait) = sync_channel(PIECES_AHEAD);
-            let writer = scope.spawn(move || write_pieces(out, &wait));
-            let taken = take(shared, device, base, pieces, progress);
+            let (used, spare) = channel();
+            let writer = scope.spawn(move || write_pieces(out, &wait, &used));
+            let taken = take(shared, device, base, Pieces { send: pieces, spare }, progress);
             let written = writer.join().unwrap_or_else(|_| Err(Error::Internal("a backup's writer panicked".into())));
             // A writer that failed ends the backup: its error is the reason.
             let bytes = written?;
@@ -200,8 +201,12 @@ impl Drop for Unfinished {
     }
 }
 
-/// Computes checksums and writes; returns the bytes of the backup. The last piece is the end mark.
-fn write_pieces(out: &mut (dyn Write + Send), pieces: &Receiver<(PieceKind, Vec<u8>)>) -> Result<u64, Error> {
+/// Computes checksums and writes; returns the bytes of the backup. The last piece is the end mark. Buffers go to `used` afterwards.
+fn write_pieces(
+    out: &mut (dyn Write + Send),
+    pieces: &Receiver<(PieceKind, Vec<u8>)>,
+    used: &Sender<Vec<u8>>,
+) -> Result<u64, Error> {
     let failed = |source| io_error("the backup", "write", source);
     let (mut backup, mut number, mut offset, mut tail) = ([0; 16], 0, 0u64, None);
     let mut headers_crc = 0;
@@ -227,13 +232,20 @@ fn write_pieces(out: &mut (dyn Write + Send), pieces: &Receiver<(PieceKind, Vec<
             out.write_all(&trailer).and_then(|()| out.flush()).map_err(failed)?;
             return Ok(offset + trailer.len() as u64);
         }
+        let _ = used.send(bytes); // nobody needs it any more
     }
     Ok(offset) // the backup failed, and its error is known to the other thread
 }
 
+/// The way to the writer, and back for buffers.
+struct Pieces {
+    send: SyncSender<(PieceKind, Vec<u8>)>,
+    spare: Receiver<Vec<u8>>,
+}
+
 /// Pieces on their way to the writer.
 pub(super) struct Out<'p> {
-    pieces: SyncSender<(PieceKind, Vec<u8>)>,
+    pieces: Pieces,
     pub(super) totals: Totals,
     progress: Progress<'p>,
 }
@@ -242,7 +254,7 @@ impl Out<'_> {
     fn send(&mut self, kind: PieceKind, bytes: Vec<u8>) -> Result<(), Error> {
         self.progress.advance(0)?;
         // The writer reports why it has ended.
-        self.pieces.send((kind, bytes)).map_err(|_| Error::Cancelled)
+        self.pieces.send.send((kind, bytes)).map_err(|_| Error::Cancelled)
     }
 
     /// Sends what was collected if it is enough for a piece, or if it `is_last`.
@@ -250,7 +262,9 @@ impl Out<'_> {
         if collected.len() < PIECE_BYTES && (!is_last || collected.is_empty()) {
             return Ok(());
         }
-        let next = Vec::with_capacity(if is_last { 0 } else { PIECE_BYTES + PIECE_BYTES / 4 });
+        let mut next = self.pieces.spare.try_recv().unwrap_or_default();
+        next.clear();
+        next.reserve(if is_last { 0 } else { PIECE_BYTES + PIECE_BYTES / 4 });
         self.send(kind, std::mem::replace(collected, next))
     }
 }
@@ -270,7 +284,7 @@ fn take(
     shared: &Shared,
     device: [u8; 16],
     mut base: Option<BackupBase>,
-    pieces: SyncSender<(PieceKind, Vec<u8>)>,
+    pieces: Pieces,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<BackupReport, Error> {
     let mut moment = Moment::now(shared)?;
@@ -430,10 +444,14 @@ impl<'a, 'p> Scan<'a, 'p> {
         let (shared, after) = (self.moment.shared, self.after);
         std::thread::scope(|scope| {
             let (send, read) = sync_channel(BLOCKS_AHEAD);
+            let (used, returned) = channel();
             scope.spawn(move || {
+                let mut spare = Vec::new();
                 for block in blocks {
+                    spare.extend(returned.try_iter());
                     let held = shared.lock().hold_block(*block);
-                    let read = held.map(|_held| BlockRead::read(&shared.reader, &*shared.medium, *block, &after));
+                    let medium = &*shared.medium;
+                    let read = held.map(|_held| BlockRead::read(&shared.reader, medium, *block, &after, &mut spare));
                     if send.send((*block, read)).is_err() {
                         return; // the backup has failed
                     }
@@ -441,7 +459,9 @@ impl<'a, 'p> Scan<'a, 'p> {
             });
             for (block, read) in read {
                 if let Some(read) = read {
-                    self.block(&read.map_err(Error::from)?)?;
+                    let read = read.map_err(Error::from)?;
+                    self.block(&read)?;
+                    read.into_buffers().for_each(|buffer| _ = used.send(buffer)); // the last block needs none
                 }
                 self.moment.ticket.watch.block_is_read(block);
                 self.take_moved()?;
@@ -453,27 +473,36 @@ impl<'a, 'p> Scan<'a, 'p> {
 
     fn block(&mut self, read: &BlockRead) -> Result<(), Error> {
         self.read_bytes += read.bytes;
-        read.for_each(&self.moment.shared.geometry, |scanned| {
-            let record = match scanned {
-                Scanned::Unreadable(at) => {
-                    self.bad.insert(at);
-                    return Ok(());
-                }
-                Scanned::Record(record) => record,
-            };
-            if self.is_incremental && !record.may_be_after(&self.after) {
-                return Ok(());
-            }
-            let Some(space) = self.spaces.get(&record.namespace) else { return Ok(()) };
-            if !self.moment.look(record.namespace, || space.at.sees(&record.key, record.slot))? {
-                return Ok(());
-            }
-            match record.value {
-                Some(value) => self.put(record.namespace, &record.key, &value, record.expires),
-                // A bit may have flipped on its way: a read by its key is repeated, and reports what is wrong.
-                None => self.fetch(record.namespace, &record.key),
-            }
+        read.for_each(&self.moment.shared.geometry, |group| {
+            let records = group.iter().filter_map(|scanned| match scanned {
+                Scanned::Record(record) => Some((record.namespace, &record.key)),
+                Scanned::Unreadable(_) => None,
+            });
+            self.moment.shared.reader.prefetch(records);
+            group.iter().try_for_each(|scanned| self.record(scanned))
         })
+    }
+
+    fn record(&mut self, scanned: &Scanned<'_>) -> Result<(), Error> {
+        let record = match scanned {
+            Scanned::Unreadable(at) => {
+                self.bad.insert(*at);
+                return Ok(());
+            }
+            Scanned::Record(record) => record,
+        };
+        if self.is_incremental && !record.may_be_after(&self.after) {
+            return Ok(());
+        }
+        let Some(space) = self.spaces.get(&record.namespace) else { return Ok(()) };
+        if !self.moment.look(record.namespace, || space.at.sees(&record.key, record.slot))? {
+            return Ok(());
+        }
+        match &record.value {
+            Some(value) => self.put(record.namespace, &record.key, value, record.expires),
+            // A bit may have flipped on its way: a read by its key is repeated, and reports what is wrong.
+            None => self.fetch(record.namespace, &record.key),
+        }
     }
 
     /// Reads what moved before its block was read.
