@@ -11,6 +11,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
@@ -197,6 +198,30 @@ class OperationsTest {
                 assertArrayEquals(VALUE, found.get(2));
                 assertEquals(0, store.acknowledgeLost());
             }
+        }
+    }
+
+    /**
+     * Goal: a namespace has the logs that it was given, and what it stored before stays readable; logs that cannot be are refused.
+     * Method: a device of four logs; lists of each kind.
+     */
+    @Test
+    void logsAreSet() {
+        CreateOptions options = new CreateOptions(false, false, 4, 0, false, 0);
+        try (Device device = Device.create(directory.resolve("logs.kaml"), BYTES, options)) {
+            Namespace records = device.createNamespace("records", NamespaceOptions.of(KeyKind.BYTES));
+            assertEquals(0, records.logs().length);
+            records.put(KEY, VALUE);
+            records.setLogs(3, 1);
+            int[] logs = records.logs();
+            Arrays.sort(logs);
+            assertArrayEquals(new int[] {1, 3}, logs);
+            records.put(Keys.text("other"), VALUE);
+            assertArrayEquals(VALUE, records.get(KEY));
+            fails(Status.BAD_ARGUMENT, () -> records.setLogs(4));
+            fails(Status.BAD_ARGUMENT, () -> records.setLogs(1, 1));
+            records.setLogs();
+            assertEquals(0, records.logs().length);
         }
     }
 
