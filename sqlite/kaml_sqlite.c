@@ -32,6 +32,8 @@ enum {
     // What a record of a Put takes besides its value, at most.
     RECORD_OVERHEAD = 96,
     HEAD_BYTES = 32,
+    // SQLite's header of a database.
+    FIRST_BYTES = 100,
     VERSION = 1,
     LISTED = 1024,
 };
@@ -64,6 +66,10 @@ struct database {
     bool is_versioned;
     // A commit counts that is not in its place: nothing is read until the last connection has closed and the next one ends it.
     bool is_failed;
+    // The beginning of the first page as the last commit left it: each transaction looks there for changes of others. A connection with a lock reads
+    // it, and only the one that has locked it for itself alone changes it.
+    unsigned char first[FIRST_BYTES];
+    bool has_first;
     int users;
     // Who has locked it.
     int shared_count;
@@ -463,7 +469,9 @@ static int commit(struct file **changed, size_t count) {
             if (code == SQLITE_OK) {
                 code = cut(file->database, &put, file->database->head.size, file->size, true);
             }
-            if (code == SQLITE_OK && !add(&put, file->database->id, KAML_PUT, 0, heads[at], HEAD_BYTES)) {
+            // Most commits change no size: the head that is stored says the same.
+            bool has_head = file->database->head.staged == 0 && file->size > 0 && file->database->head.size == file->size;
+            if (code == SQLITE_OK && !has_head && !add(&put, file->database->id, KAML_PUT, 0, heads[at], HEAD_BYTES)) {
                 code = SQLITE_NOMEM;
             }
         }
@@ -502,6 +510,14 @@ static int commit(struct file **changed, size_t count) {
         }
     }
     release(&put);
+    for (size_t at = 0; at < count; at++) {
+        struct database *database = changed[at]->database;
+        const struct unit *first = find_unit(changed[at], 0);
+        database->has_first = code == SQLITE_OK && changed[at]->size >= FIRST_BYTES && (database->has_first || first != NULL);
+        if (database->has_first && first != NULL) {
+            memcpy(database->first, first->bytes, FIRST_BYTES);
+        }
+    }
     for (size_t at = 0; at < count && code == SQLITE_OK; at++) {
         changed[at]->database->head = (struct head){changed[at]->size, 0};
         discard(changed[at]);
@@ -702,6 +718,10 @@ static int file_read(sqlite3_file *base, void *buffer, int count, sqlite3_int64 
     }
     uint64_t size = size_of(file), from = (uint64_t)offset, to = from + (uint64_t)count;
     unsigned char unit[UNIT], *out = buffer;
+    if (file->database->has_first && to <= FIRST_BYTES && file->lock != SQLITE_LOCK_NONE && !file->is_past && !file->is_changed) {
+        memcpy(buffer, file->database->first + from, (size_t)count);
+        return SQLITE_OK;
+    }
     for (uint64_t at = from; at < to;) {
         uint64_t number = at / UNIT, skip = at % UNIT, some = UNIT - skip < to - at ? UNIT - skip : to - at;
         bool is_direct = skip == 0 && some == UNIT;
@@ -871,6 +891,7 @@ static int roll_back(struct file *file, uint32_t snapshot, uint32_t *before) {
         enum kaml_status status = KAML_OK;
         if (code == SQLITE_OK) {
             status = kaml_roll_back(database->device->handle, database->id, snapshot, before);
+            database->has_first = false;
             code = status == KAML_OK ? SQLITE_OK : failed(status, SQLITE_ERROR);
         }
         if (code == SQLITE_OK) {
@@ -1168,6 +1189,8 @@ static int open_database(struct device *device, const char *name, int flags, boo
         kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
         options.keys = KAML_KEYS_U64;
         options.versioned = versioned;
+        // Most commits change the first page, which is almost empty, and pages that are half full: fewer bytes are flushed. Versions are not compressed.
+        options.compression = versioned ? KAML_COMPRESSION_NONE : KAML_COMPRESSION_LZ4;
         status = kaml_create_namespace(device->handle, name, &options, &id);
     }
     if (status != KAML_OK) {
