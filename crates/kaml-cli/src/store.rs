@@ -47,7 +47,7 @@ impl OptionalDevice {
 }
 
 /// The value of `--wait`, if it is given.
-fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+pub fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
 }
 
@@ -66,6 +66,16 @@ impl DeviceArgument {
     /// Opens it for reading and writing.
     pub fn open(&self) -> Result<Device, Failure> {
         self.open_with(OpenOptions::default())
+    }
+
+    /// Opens it for reading and writing, for a caller that explains errors itself.
+    pub fn open_if_free(&self) -> Result<Device, kaml::Error> {
+        Device::open(&self.path, &OpenOptions { wait: self.wait.unwrap_or_default(), ..OpenOptions::default() })
+    }
+
+    /// Whether nobody has it open, for such a caller.
+    pub fn probe(&self) -> Result<(), kaml::Error> {
+        Device::identity_of(&self.path).map(|_| ())
     }
 
     /// Opens it for reading only, so nothing changes on it.
@@ -205,6 +215,14 @@ pub fn named_by_place(path: &Path, error: kaml::Error) -> Failure {
         }
         _ => named(path, error),
     }
+}
+
+/// What `kaml serve` reports of a device that a process has open.
+pub fn in_use_for_server(path: &Path, holder: Option<kaml::Holder>) -> String {
+    let urls = holder.as_ref().and_then(urls_of).unwrap_or_default();
+    let at = if urls.is_empty() { String::new() } else { format!(", which serves at {}", urls.join(", ")) };
+    let error = kaml::Error::InUse { path: path.to_owned(), holder };
+    format!("{error}{at}: stop that process, or take over when it ends with --wait")
 }
 
 /// An error with the path of the device that it is about, and what to do.

@@ -4,21 +4,27 @@ mod config;
 mod hosts;
 mod log;
 mod metrics;
+mod reload;
 mod service;
+mod signals;
+mod standby;
 
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::output;
 use crate::size;
-use crate::store::DeviceArgument;
+use crate::store::{DeviceArgument, seconds};
 use clap::Args;
 use config::Config;
 use kaml::Device;
-use kaml_nvme::target::{Control, Server, Stopper};
+use kaml_nvme::target::{Server, Stopper};
+use reload::Reload;
+use sd_notify::NotifyState;
 use serde::Serialize;
 use service::{Hosts, Service, Source, failed};
-use signal_hook::consts::SIGHUP;
+use signals::Signals;
+use standby::{Standby, TAKEOVER_PATIENCE};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The default address of a target.
 pub const ADDRESS: &str = "127.0.0.1:4420";
@@ -38,13 +44,19 @@ pub const ADDRESS: &str = "127.0.0.1:4420";
   kaml serve data.kaml --metrics 127.0.0.1:9464   # a live page there, and /metrics for Prometheus
   kaml serve --config serve.toml                  # several devices
   kaml serve --config serve.toml --check          # finds what is wrong, and serves nothing
+  kaml serve data.kaml --wait                     # a standby, for when that server ends
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
 
 Ctrl-C ends it and closes the device cleanly.")]
 pub struct Arguments {
-    #[command(flatten)]
-    device: Option<DeviceArgument>,
+    /// Device file or block device
+    #[arg(value_name = "DEVICE")]
+    path: Option<PathBuf>,
+    /// Be a standby: wait until the process that has the device open ends, however it ends, and serve it then; at most so long [without
+    /// SECONDS: as long as that takes]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = seconds, conflicts_with = "in_memory")]
+    wait: Option<Option<Duration>>,
     /// Serve a new device in memory of this size instead; it is lost when the process ends
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "path")]
     in_memory: Option<u64>,
@@ -121,11 +133,25 @@ impl Arguments {
         if self.check {
             return check(&services, self.json);
         }
-        let running = services.into_iter().map(Running::start).collect::<Result<Vec<_>, _>>()?;
-        obey_signals(self.config.clone(), self.memory, &running)?;
+        let reloads = self.config.is_some() || services.iter().any(|one| matches!(one.hosts, Hosts::File(_)));
+        let signals = Signals::listen(reloads)?;
+        let running = match self.wait {
+            None => services.into_iter().map(Running::open).collect::<Result<Vec<_>, _>>()?,
+            Some(longest) => {
+                all_right(&services)?;
+                let read_again = || self.services().and_then(|services| all_right(&services).map(|()| services));
+                let standby = Standby { longest, json: self.json, signals: &signals };
+                let opened = standby.open(services, read_again)?;
+                let start = |(service, device)| Running::start(service, device, TAKEOVER_PATIENCE);
+                opened.into_iter().map(start).collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        let stoppers = running.iter().map(|one| one.server.stopper()).collect();
+        let served = running.iter().map(|one| (one.service.clone(), one.server.control())).collect();
+        signals.serving(stoppers, Reload { config: self.config.clone(), memory: self.memory, served });
         self.report(&running)?;
         // Nobody need have asked to be notified.
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
         serve_all(running)
     }
 
@@ -143,8 +169,8 @@ impl Arguments {
 
     /// The one device of the flags.
     fn service(&self) -> Result<Service, Failure> {
-        let source = match (&self.device, self.in_memory) {
-            (Some(device), _) => Source::Device(device.clone()),
+        let source = match (&self.path, self.in_memory) {
+            (Some(path), _) => Source::Device(DeviceArgument::at(path.clone())),
             (None, Some(bytes)) => Source::InMemory(bytes),
             (None, None) => {
                 let what = "serve what? Name a device, a size with --in-memory, or a file with --config";
@@ -189,13 +215,18 @@ impl Arguments {
 }
 
 /// Reports the first thing that is wrong.
-fn check(services: &[Service], json: bool) -> Result<(), Failure> {
-    for service in services {
+fn all_right(services: &[Service]) -> Result<(), Failure> {
+    services.iter().try_for_each(|service| {
         service.check().map_err(|failure| match failure {
             Failure::Usage(what) => Failure::Usage(format!("{}: {what}", service.name())),
             other => other,
-        })?;
-    }
+        })
+    })
+}
+
+/// The same for people, with the names of what can be served.
+fn check(services: &[Service], json: bool) -> Result<(), Failure> {
+    all_right(services)?;
     let devices: Vec<String> = services.iter().map(Service::name).collect();
     if json {
         return output::json(&devices);
@@ -204,10 +235,15 @@ fn check(services: &[Service], json: bool) -> Result<(), Failure> {
 }
 
 impl Running {
-    fn start(service: Service) -> Result<Running, Failure> {
+    fn open(service: Service) -> Result<Running, Failure> {
         let device = service.open()?;
-        let server = service.bind(&device)?;
-        let start = |address: &String| metrics::start(address, &device, server.monitor());
+        Running::start(service, device, Duration::ZERO)
+    }
+
+    /// Listens; for so long an address or name that another process has is tried again.
+    fn start(service: Service, device: Device, patience: Duration) -> Result<Running, Failure> {
+        let server = service.bind(&device, patience)?;
+        let start = |address: &String| metrics::start(address, &device, &server.monitor(), patience);
         let metrics = service.metrics.as_ref().map(start).transpose()?;
         Ok(Running { service, device, server, metrics })
     }
@@ -255,83 +291,4 @@ fn serve_all(mut running: Vec<Running>) -> Result<(), Failure> {
         let others = others.into_iter().map(|thread| thread.join().expect("a server does not panic"));
         started.and(others.fold(served, Result::and))
     })
-}
-
-/// What a signal has read again: the hosts of each device.
-struct Reload {
-    config: Option<PathBuf>,
-    memory: u64,
-    served: Vec<(Service, Control)>,
-}
-
-/// The first signal ends the targets in order, the second one the process. With a file of hosts or a configuration, SIGHUP has it read again instead.
-fn obey_signals(config: Option<PathBuf>, memory: u64, running: &[Running]) -> Result<(), Failure> {
-    let mut awaited = interrupt::signals();
-    let reloads = config.is_some() || running.iter().any(|one| matches!(one.service.hosts, Hosts::File(_)));
-    if reloads && !awaited.contains(&SIGHUP) {
-        awaited.push(SIGHUP);
-    }
-    let stoppers: Vec<Stopper> = running.iter().map(|one| one.server.stopper()).collect();
-    let served = running.iter().map(|one| (one.service.clone(), one.server.control())).collect();
-    let mut reload = Reload { config, memory, served };
-    let mut signals = signal_hook::iterator::Signals::new(awaited).map_err(Failure::io("listening for signals"))?;
-    let wait = move || {
-        let mut is_ending = false;
-        for signal in signals.forever() {
-            match is_ending {
-                false if signal == SIGHUP && reloads => reload.run(),
-                false => {
-                    is_ending = true;
-                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-                    stoppers.iter().for_each(Stopper::stop);
-                }
-                true => std::process::exit(130),
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)
-        .map(drop)
-        .map_err(Failure::io("listening for signals"))
-}
-
-impl Reload {
-    /// Hosts that the files name now may connect from now on; if something is wrong with one, nothing changes.
-    fn run(&mut self) {
-        match self.read() {
-            Ok(()) => tracing::info!("the hosts that may connect were read again"),
-            Err(error) => tracing::error!(%error, "the hosts that may connect are those of before"),
-        }
-    }
-
-    fn read(&mut self) -> Result<(), Failure> {
-        let stated = self.config.as_ref().map(|file| config::read(file, self.memory)).transpose()?;
-        let stated = stated.map(|config| config.services);
-        let find = |service: &Service| match &stated {
-            None => Some(service.clone()),
-            Some(stated) => stated.iter().find(|other| other.source == service.source).cloned(),
-        };
-        let mut changes = Vec::new();
-        for (service, control) in &self.served {
-            let Some(new) = find(service) else {
-                tracing::warn!(device = %service.name(), "is served until the next start, although the configuration has it no more");
-                continue;
-            };
-            let (hosts, allow_management) = (new.hosts.clone(), new.allow_management);
-            let before = Service { hosts, allow_management, ..service.clone() };
-            if before != new {
-                tracing::warn!(device = %service.name(), "more than its hosts has changed; that counts from the next start on");
-            }
-            before.check()?;
-            changes.push((control, before.access()?));
-        }
-        if stated.as_ref().is_some_and(|stated| stated.len() > changes.len()) {
-            tracing::warn!("the configuration has devices that are served from the next start on");
-        }
-        for (control, access) in changes {
-            control.set_access(access).map_err(|bad| Failure::Usage(bad.to_string()))?;
-        }
-        Ok(())
-    }
 }

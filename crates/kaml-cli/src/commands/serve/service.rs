@@ -7,12 +7,16 @@
 use super::hosts;
 use crate::failure::Failure;
 use crate::secrets::refuse_without_tls;
-use crate::store::DeviceArgument;
-use kaml::{CreateOptions, Device};
+use crate::store::{DeviceArgument, in_use_for_server, named, refuse_remote};
+use kaml::{CreateOptions, Device, Holder};
 use kaml_nvme::target::{Access, Error, KeepReservations, Options, Security, Server};
 use std::io::ErrorKind;
 use std::net::ToSocketAddrs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait before an address or name that a process has is tried again.
+const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 
 /// A name that is one, where the device that gives the name is not open.
 const ANY_SUBSYSTEM: &str = "nqn.2014-08.org.nvmexpress:check";
@@ -65,13 +69,24 @@ impl Service {
     }
 
     /// Opens the device.
-    pub fn open(&self) -> Result<Device, Failure> {
+    pub fn open(&self) -> Result<Device, Obstacle> {
         match &self.source {
-            Source::Device(device) => device.open(),
-            Source::InMemory(bytes) => {
-                refuse_too_large(*bytes)?;
-                Ok(Device::in_allocated_memory(&CreateOptions::new(*bytes))?)
+            Source::Device(device) => {
+                refuse_remote(device.path()).map_err(Obstacle::Failed)?;
+                device.open_if_free().map_err(|error| Obstacle::new(device.path(), error))
             }
+            Source::InMemory(bytes) => {
+                refuse_too_large(*bytes).map_err(Obstacle::Failed)?;
+                Device::in_allocated_memory(&CreateOptions::new(*bytes)).map_err(|error| Obstacle::Failed(error.into()))
+            }
+        }
+    }
+
+    /// Finds out whether it could be opened, as far as others matter that have it open.
+    pub fn probe(&self) -> Result<(), Obstacle> {
+        match &self.source {
+            Source::Device(device) => device.probe().map_err(|error| Obstacle::new(device.path(), error)),
+            Source::InMemory(_) => Ok(()),
         }
     }
 
@@ -85,17 +100,19 @@ impl Service {
         Ok(if self.allow_management { access.with_all_rights() } else { access })
     }
 
-    /// Listens at all of its addresses.
-    pub fn bind(&self, device: &Device) -> Result<Server, Failure> {
+    /// Listens at all of its addresses. An address or name that another process has is tried again as long as the patience lasts.
+    pub fn bind(&self, device: &Device, patience: Duration) -> Result<Server, Failure> {
         self.check_tls()?;
         let options = self.options(Options::for_device(device))?;
         let (first, others) =
             self.listen.split_first().ok_or_else(|| Failure::Usage("no address to listen at".into()))?;
         let (first, security) = listener(first)?;
-        let mut server = Server::bind(device, first, Options { security, ..options }).map_err(failed)?;
+        let options = Options { security, ..options };
+        let bind = || Server::bind(device, first, options.clone());
+        let mut server = while_it_lingers(patience, is_of_another, bind).map_err(failed)?;
         for address in others {
             let (address, security) = listener(address)?;
-            server.listen_with(address, security).map_err(failed)?;
+            while_it_lingers(patience, is_of_another, || server.listen_with(address, security)).map_err(failed)?;
         }
         Ok(server)
     }
@@ -164,6 +181,56 @@ impl Service {
                 KeepReservations::File(path.into())
             }
             (None, Source::Device(_)) => KeepReservations::Nowhere,
+        }
+    }
+}
+
+/// Why a device is not open.
+pub enum Obstacle {
+    /// A process has it open.
+    InUse { path: PathBuf, holder: Option<Holder> },
+    /// Something else, for which waiting is no remedy.
+    Failed(Failure),
+}
+
+impl Obstacle {
+    fn new(path: &Path, error: kaml::Error) -> Obstacle {
+        match error {
+            kaml::Error::InUse { holder, .. } => Obstacle::InUse { path: path.to_owned(), holder },
+            error => Obstacle::Failed(named(path, error)),
+        }
+    }
+}
+
+impl From<Obstacle> for Failure {
+    fn from(obstacle: Obstacle) -> Failure {
+        match obstacle {
+            Obstacle::InUse { path, holder } => Failure::Failed(in_use_for_server(&path, holder)),
+            Obstacle::Failed(failure) => failure,
+        }
+    }
+}
+
+/// Another process has an address or name, or has not quite ended.
+fn is_of_another(error: &Error) -> bool {
+    match error {
+        Error::Listen { source, .. } => source.kind() == ErrorKind::AddrInUse,
+        Error::IdentityInUse { .. } | Error::SubsystemInUse { .. } => true,
+        _ => false,
+    }
+}
+
+/// Makes a call again for as long as it fails because of a process that ends.
+pub fn while_it_lingers<T, E>(
+    patience: Duration,
+    is_passing: impl Fn(&E) -> bool,
+    mut call: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match call() {
+            Err(error) if is_passing(&error) && begun.elapsed() < patience => std::thread::sleep(BETWEEN_TRIES),
+            result => return result,
         }
     }
 }
