@@ -343,7 +343,7 @@ class Device(native.Owner):
         die_count: int = 0,
     ) -> "Device":
         """Creates a device of ``capacity`` bytes on a file, which is made, or on a block device, and opens it. Without a
-        capacity it takes the whole of a block device; a file then begins with 64 MiB and grows by itself. ``force``
+        capacity it takes the whole of a block device; a file then takes up to 353 MiB and grows by itself. ``force``
         formats over what exists; ``prewrite`` writes every block once now, so later puts are faster. With ``grow_up_to``
         the file grows by itself when it runs low on space, to so many bytes at most. ``die_count`` is the number of its dies, each of which has
         a log (:meth:`set_logs`)."""

@@ -805,7 +805,7 @@ const char *kaml_version(void);
 void kaml_free(void *value);
 
 // Creates a device on a new file or on a block device, and opens it. A `capacity_bytes` of 0 is the whole of a block device; a file then
-// begins with 64 MiB and grows by itself. `options` may be null.
+// takes up to 353 MiB and then grows by itself. `options` may be null.
 enum kaml_status kaml_create(const char *path,
                              uint64_t capacity_bytes,
                              const struct kaml_create_options *options,

@@ -137,7 +137,7 @@ fn answer(out: &Out<kaml_device>, device: Device) -> Result<(), Failure> {
 }
 
 /// Creates a device on a new file or on a block device, and opens it. A `capacity_bytes` of 0 is the whole of a block device; a file then
-/// begins with 64 MiB and grows by itself. `options` may be null.
+/// takes up to 353 MiB and then grows by itself. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_create(
     path: *const c_char,

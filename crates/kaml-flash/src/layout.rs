@@ -99,7 +99,7 @@ impl Tail {
 /// How to format a file or block device; `None` means the default for the capacity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FormatOptions {
-    /// Bytes of the whole file. 0 means the whole of a block device; a file then begins with [`FormatOptions::FIRST_BYTES`] and grows by
+    /// Bytes of the whole file. 0 means the whole of a block device; a file then begins with at most [`FormatOptions::FIRST_BYTES`] and grows by
     /// itself.
     pub capacity_bytes: u64,
     /// Data bytes of an erase block, a multiple of 4 KiB from 32 KiB to 1 GiB.
@@ -125,10 +125,20 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Bytes of a file that is to grow by itself, if no other size is given.
-    pub const FIRST_BYTES: u64 = 64 << 20;
+    /// Bytes of a file that is to grow by itself as far as it can, if no other size is given. Its blocks and its ring are those of a large device,
+    /// and it has as few blocks as work well. It takes space of its file system as blocks are first used.
+    pub const FIRST_BYTES: u64 = 353 << 20;
 
-    /// Options of a file that is small at first and grows by itself when it runs low on space, up to `limit_bytes`.
+    /// Options of a file that is small at first and grows by itself when it runs low on space, up to `limit_bytes`. The largest value and batch are
+    /// those of a device of that size from the beginning.
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml_flash::FormatOptions;
+    ///
+    /// let options = FormatOptions::growing_up_to(100 << 30);
+    /// assert_eq!(options.grow_up_to, Some(100 << 30));
+    /// ```
     pub fn growing_up_to(limit_bytes: u64) -> Self {
         Self { grow_up_to: Some(limit_bytes), ..Self::default() }
     }
@@ -138,7 +148,17 @@ impl FormatOptions {
         match self.capacity_bytes {
             0 => {
                 let limit = self.grow_up_to.unwrap_or(u64::MAX);
-                Self { capacity_bytes: Self::FIRST_BYTES.min(limit), grow_up_to: Some(limit), ..self.clone() }
+                let block_bytes = self.block_bytes.unwrap_or_else(|| default_block_bytes(limit));
+                let ring_bytes = self.ring_bytes.unwrap_or_else(|| default_ring_bytes(limit, self.die_count));
+                let blocks = FIRST_BLOCKS + FIRST_BLOCKS_PER_DIE * u64::from(self.die_count.unwrap_or(1));
+                let first = block_bytes.saturating_mul(blocks).saturating_add(ring_bytes);
+                Self {
+                    capacity_bytes: first.max(FIRST_BYTES_MIN).min(limit),
+                    grow_up_to: Some(limit),
+                    block_bytes: Some(block_bytes),
+                    ring_bytes: Some(ring_bytes),
+                    ..self.clone()
+                }
             }
             _ => self.clone(),
         }
@@ -248,6 +268,13 @@ const RING_BYTES_MIN: u64 = 4 << 20;
 /// The part of the default on few dies.
 const RING_BYTES_MAX: u64 = 64 << 20;
 
+/// A file that grows has at least so many bytes at first.
+const FIRST_BYTES_MIN: u64 = 64 << 20;
+/// And room for so many blocks, so a few of them can have records.
+const FIRST_BLOCKS: u64 = 10;
+/// And so many for each die, which fills some at a time and leaves others to collection.
+const FIRST_BLOCKS_PER_DIE: u64 = 7;
+
 fn default_ring_bytes(capacity_bytes: u64, die_count: Option<u32>) -> u64 {
     let by_dies = u64::from(die_count.unwrap_or(1)) * RING_BYTES_PER_DIE;
     let most = by_dies.clamp(RING_BYTES_MAX, 1 << 32);
@@ -279,6 +306,25 @@ mod tests {
             assert!(unused < layout.block_stride_bytes * u64::from(geometry.die_count()), "{capacity_bytes}");
             assert!(geometry.block_count() >= 60, "{capacity_bytes}");
             capacity_bytes += capacity_bytes / 7 + 12_345;
+        }
+    }
+
+    /// Goal:   a file that grows has the blocks and the ring of a device of its limit from the beginning, and fits that limit.
+    /// Method: limits from the smallest to none, one die and several.
+    #[test]
+    fn files_that_grow_begin_with_large_blocks() {
+        let first = FormatOptions::growing_up_to(u64::MAX).for_a_file();
+        assert_eq!(first.capacity_bytes, FormatOptions::FIRST_BYTES);
+        for die_count in [None, Some(8)] {
+            for limit in [64 << 20, 100 << 20, 1 << 30, 3 << 30, 1 << 40, u64::MAX] {
+                let options = FormatOptions { die_count, ..FormatOptions::growing_up_to(limit) }.for_a_file();
+                assert!(options.capacity_bytes <= limit);
+                let geometry = Geometry::for_file(options.capacity_bytes, 512, &options).unwrap();
+                let large = FormatOptions { die_count, ..FormatOptions::default() };
+                let large = Geometry::for_file(limit.min(1 << 40), 512, &large).unwrap();
+                assert_eq!((geometry.block_bytes(), geometry.ring_bytes), (large.block_bytes(), large.ring_bytes));
+                assert!(geometry.blocks_per_die >= 8, "{limit}: {geometry:?}");
+            }
         }
     }
 

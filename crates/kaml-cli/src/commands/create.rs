@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Device file (made sparse) or block device
     #[arg(value_name = "DEVICE")]
     path: PathBuf,
-    /// Bytes of the file or block device, for example 64MiB or 1G [default: 64MiB if it grows]
+    /// Bytes of the file or block device, for example 64MiB or 1G [default: up to 353MiB if it grows]
     #[arg(long, short, value_parser = size::parse, required_unless_present = "grow_up_to")]
     capacity: Option<u64>,
     /// Grow when space runs low, up to so many bytes
