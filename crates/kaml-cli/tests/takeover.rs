@@ -130,7 +130,7 @@ fn write(device: &RemoteDevice, notes: NamespaceId, written: &Mutex<Written>, st
 }
 
 /// Waits until the kernel has released the lock of a process that was killed. It waits for operations of io_uring that are in flight: on Linux 6.18 that
-/// took minutes in one of about a hundred kills.
+/// took minutes in some of a few hundred kills.
 fn held_by_the_dead(process: u32) {
     let (begun, process) = (Instant::now(), process.to_string());
     let is_held = || {
@@ -206,7 +206,7 @@ fn a_standby_takes_over_after_a_kill() {
     drop(device);
     end(&mut serving.child);
     assert!(world.ok(&["check", "data.kaml"]).contains(" 0 problems"));
-    // See `held_by_the_dead`: in about one of a hundred kills the kernel takes minutes, for what a dead process had in flight and for what the new one has.
+    // See `held_by_the_dead`: in some of a few hundred kills the kernel takes minutes, for what a dead process had in flight and for what the new one has.
     let late = blackouts.iter().filter(|time| **time > BLACKOUT_MAX).count();
     assert!(
         late <= rounds.div_ceil(8) as usize,
