@@ -296,7 +296,8 @@ impl Core {
         }
         versioned.kept_first = Arc::new(loaded.kept_first);
         if versioned.low_merge_ended.is_none() {
-            versioned.deletes = loaded.versions.columns().buffered_deletes();
+            // A merge may have begun before its namespace was loaded, and has noted how many there were: their number never falls.
+            versioned.deletes = versioned.deletes.max(loaded.versions.columns().buffered_deletes());
         }
         *space.shared.versions_mut() = Some(loaded.versions);
     }
