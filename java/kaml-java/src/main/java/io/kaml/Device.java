@@ -71,7 +71,8 @@ public final class Device implements AutoCloseable {
     }
 
     /**
-     * Opens a device, or creates it first if its file does not exist or is empty. A new file begins with 64 MiB and grows by itself.
+     * Opens a device, or creates it first if its file does not exist or is empty. A new file takes up to 353 MiB, and then grows by
+     * itself.
      *
      * @param path a file or block device
      * @return the device
