@@ -11,15 +11,19 @@ use std::time::Duration;
 /// The units and their milliseconds, the longest one first.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// A time to live: a whole number and a unit.
-pub fn parse(text: &str) -> Result<Duration, String> {
+/// A whole number and a unit; none if the text is something else.
+pub fn time(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
-    let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, millis)| *millis);
-    let millis = number.parse::<u64>().ok().zip(known).and_then(|(number, unit)| number.checked_mul(unit));
-    match millis {
-        Some(0) => Err("a time to live is at least 1ms".to_owned()),
-        Some(millis) => Ok(Duration::from_millis(millis)),
+    let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*millis).map(Duration::from_millis)
+}
+
+/// A time to live.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    match time(text) {
+        Some(Duration::ZERO) => Err("a time to live is at least 1ms".to_owned()),
+        Some(time) => Ok(time),
         None => {
             Err(format!("`{text}` is no time to live: write a whole number and ms, s, m, h or d, such as 90s or 7d"))
         }

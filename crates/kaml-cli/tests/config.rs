@@ -122,3 +122,36 @@ fn mistakes_are_found_by_a_check() {
     assert!(!world.path("none.kaml").exists());
     world.ok(&["serve", "data.kaml", "--check"]);
 }
+
+/// Goal:   snapshots are taken by the schedule of the configuration, and the oldest ones go; hosts read what the newest one sees; the server ends at once.
+/// Method: a schedule of one second that keeps two; wait for the third snapshot; a version that was put after it is not in it; SIGINT.
+#[test]
+fn snapshots_are_taken_by_schedule() {
+    let world = World::new();
+    world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
+    world.ok(&["put", "data.kaml", "past", "key", "one"]);
+    let schedule = "[[device.snapshots]]\nnamespace = \"past\"\nevery = \"1s\"\nkeep = 2\n";
+    let text = format!("[[device]]\npath = \"data.kaml\"\nlisten = [\"127.0.0.1:0\"]\n{schedule}");
+    fs::write(world.path("serve.toml"), text).unwrap();
+    let (mut serving, listening) = start(&world, &[], "log");
+    let url = url(&listening[0]);
+    let snapshots = || -> Vec<u64> {
+        let said: Value = serde_json::from_str(&world.ok(&["snapshot", &url, "past", "--list", "--json"])).unwrap();
+        said.as_array().unwrap().iter().map(|one| one["snapshot"].as_u64().unwrap()).collect()
+    };
+    let begun = Instant::now();
+    let newest = loop {
+        let found = snapshots();
+        assert!(found.len() <= 3, "one more than two while the oldest is being forgotten: {found:?}");
+        match found[..] {
+            [.., newest] if newest >= 3 => break newest,
+            _ => assert!(begun.elapsed() < PATIENCE, "{found:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(begun.elapsed() >= Duration::from_secs(1), "three snapshots need two seconds between them");
+    assert_eq!(world.ok(&["get", &url, "past", "key", "--as-of", &newest.to_string()]), "one");
+    end(&mut serving);
+    let said: Value = serde_json::from_str(&world.ok(&["snapshot", "data.kaml", "past", "--list", "--json"])).unwrap();
+    assert_eq!(said.as_array().unwrap().len(), 2, "{said}");
+}

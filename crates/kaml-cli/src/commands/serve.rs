@@ -5,6 +5,7 @@ mod hosts;
 mod log;
 mod metrics;
 mod reload;
+mod schedule;
 mod service;
 mod signals;
 mod standby;
@@ -18,6 +19,7 @@ use config::Config;
 use kaml::Device;
 use kaml_nvme::target::{Server, Stopper};
 use reload::Reload;
+use schedule::{Schedule, Snapshots};
 use sd_notify::NotifyState;
 use serde::Serialize;
 use service::{Hosts, Service, Source, failed};
@@ -45,6 +47,7 @@ pub const ADDRESS: &str = "127.0.0.1:4420";
   kaml serve --config serve.toml                  # several devices
   kaml serve --config serve.toml --check          # finds what is wrong, and serves nothing
   kaml serve data.kaml --wait                     # a standby, for when that server ends
+  kaml serve data.kaml --snapshots notes=1h,keep=24
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
 
@@ -62,7 +65,7 @@ pub struct Arguments {
     in_memory: Option<u64>,
     /// File of devices and how each is served (see docs/nvme.md). SIGHUP reads it again, for the hosts that may connect
     #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "in_memory", "listen", "metrics", "subsystem", "allowed_hosts", "hosts", "reservations",
-        "allow_management", "memory", "busy_poll"])]
+        "allow_management", "memory", "busy_poll", "snapshots"])]
     config: Option<PathBuf>,
     /// Find what is wrong with the configuration or the flags, without opening a device, and end
     #[arg(long)]
@@ -97,6 +100,10 @@ pub struct Arguments {
     /// Never sleep: lowest latency, but uses a whole core
     #[arg(long)]
     busy_poll: bool,
+    /// Take a snapshot of a versioned namespace each time this time has gone by, and forget the oldest ones above a number; can be given several
+    /// times [default: none]
+    #[arg(long, value_name = "NAMESPACE=TIME[,keep=COUNT]")]
+    snapshots: Vec<Schedule>,
     /// What to report on standard error while it runs [default: warn]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
@@ -124,6 +131,7 @@ struct Running {
     device: Device,
     server: Server,
     metrics: Option<kaml_metrics::Server>,
+    snapshots: Option<Snapshots>,
 }
 
 impl Arguments {
@@ -182,6 +190,7 @@ impl Arguments {
             None if self.allowed_hosts.is_empty() => Hosts::All,
             None => Hosts::Named(self.allowed_hosts.clone()),
         };
+        schedule::check(&self.snapshots).map_err(Failure::Usage)?;
         Ok(Service {
             source,
             listen: self.listen.clone(),
@@ -192,6 +201,7 @@ impl Arguments {
             reservations: self.reservations.clone(),
             memory: self.memory,
             busy_poll: self.busy_poll,
+            snapshots: self.snapshots.clone(),
         })
     }
 
@@ -245,7 +255,8 @@ impl Running {
         let server = service.bind(&device, patience)?;
         let start = |address: &String| metrics::start(address, &device, &server.monitor(), patience);
         let metrics = service.metrics.as_ref().map(start).transpose()?;
-        Ok(Running { service, device, server, metrics })
+        let snapshots = Snapshots::start(&device, &service.snapshots)?;
+        Ok(Running { service, device, server, metrics, snapshots })
     }
 
     fn listening(&self) -> Listening {
@@ -261,7 +272,7 @@ impl Running {
     /// Serves until it is stopped, and closes the device.
     fn serve(self) -> Result<(), Failure> {
         self.server.run().map_err(failed)?;
-        drop(self.metrics);
+        drop((self.metrics, self.snapshots));
         Ok(self.device.close()?)
     }
 }

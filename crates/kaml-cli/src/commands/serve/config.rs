@@ -6,6 +6,7 @@
 
 use super::hosts::place_of;
 use super::log::{Format, Level};
+use super::schedule::{self, Schedule, Stated};
 use super::service::{Hosts, Service, Source, listener};
 use crate::failure::Failure;
 use crate::size;
@@ -53,6 +54,8 @@ struct Device {
     memory: Option<Size>,
     #[serde(default)]
     busy_poll: bool,
+    #[serde(default)]
+    snapshots: Vec<Stated>,
 }
 
 /// A size as people write it.
@@ -135,6 +138,8 @@ impl Device {
         if self.allow_management && matches!(hosts, Hosts::File(_)) {
             return Err("the file of hosts states who may create namespaces; allow-management is not for this".into());
         }
+        let snapshots = self.snapshots.into_iter().map(Schedule::try_from).collect::<Result<Vec<_>, _>>()?;
+        schedule::check(&snapshots)?;
         Ok(Service {
             source,
             listen: self.listen,
@@ -145,6 +150,7 @@ impl Device {
             reservations: self.reservations.map(|file| directory.join(file)),
             memory: self.memory.map_or(default_memory, |Size(bytes)| bytes),
             busy_poll: self.busy_poll,
+            snapshots,
         })
     }
 }
@@ -167,6 +173,10 @@ mod tests {
             hosts = "hosts.toml"
             memory = "2GiB"
             metrics = "127.0.0.1:9464"
+            [[device.snapshots]]
+            namespace = "notes"
+            every = "1h"
+            keep = 24
             [[device]]
             in-memory = 67108864
             listen = ["127.0.0.1:4421"]
@@ -178,6 +188,7 @@ mod tests {
         let [first, second] = &config.services[..] else { panic!("two devices") };
         assert_eq!((first.name(), first.memory, second.memory), ("/etc/kaml/a.kaml".into(), 2 << 30, 7));
         assert!(first.hosts == Hosts::File("/etc/kaml/hosts.toml".into()) && first.listen.len() == 2);
+        assert_eq!((&first.snapshots[..], second.snapshots.len()), (&["notes=1h,keep=24".parse().unwrap()][..], 0));
         assert!(second.source == Source::InMemory(64 << 20) && second.allow_management);
         let device = "[[device]]\npath = \"a\"\nlisten = [\"127.0.0.1:1\"]\n";
         for (wrong, named) in [
@@ -192,6 +203,11 @@ mod tests {
             (format!("{device}{}", device.replace("\"a\"", "\"b\"")), "device 2: 127.0.0.1:1 is listened at twice"),
             (format!("{device}hosts = \"h\"\nallow-hosts = [\"n\"]"), "hosts and allow-hosts exclude each other"),
             (format!("{device}hosts = \"h\"\nallow-management = true"), "allow-management is not for this"),
+            (format!("{device}[[device.snapshots]]\nnamespace = \"n\"\nevery = \"1\""), "device 1: `1` is no time"),
+            (
+                format!("{device}{}", "[[device.snapshots]]\nnamespace = \"n\"\nevery = \"1h\"\n".repeat(2)),
+                "device 1: namespace `n` has two schedules",
+            ),
             ("log-level = \"loud\"".into(), "line 1: unknown variant `loud`"),
         ] {
             let said = read(&wrong).err().unwrap_or_default();

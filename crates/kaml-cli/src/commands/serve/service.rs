@@ -5,6 +5,7 @@
 //! May be called by: `serve`.
 
 use super::hosts;
+use super::schedule::Schedule;
 use crate::failure::Failure;
 use crate::secrets::refuse_without_tls;
 use crate::store::{DeviceArgument, in_use_for_server, named, refuse_remote};
@@ -57,6 +58,8 @@ pub struct Service {
     /// Bytes for data of commands in flight.
     pub memory: u64,
     pub busy_poll: bool,
+    /// Snapshots of its namespaces that are taken meanwhile.
+    pub snapshots: Vec<Schedule>,
 }
 
 impl Service {
