@@ -5,11 +5,15 @@
 
 use kaml::store::Backing;
 use kaml::{
-    At, Batch, Condition, Device, Difference, Error, Key, KeyBuf, KeyRef, NamespaceChange, NamespaceId, NamespaceInfo,
-    NamespaceOptions, Past, VersionStats,
+    At, BackupBase, BackupReport, Batch, Condition, Device, Difference, Error, Key, KeyBuf, KeyRef, NamespaceChange,
+    NamespaceId, NamespaceInfo, NamespaceOptions, Past, VersionStats,
 };
 use kaml_nvme::host::{RemoteDevice, RemoteSnapshot};
-use std::ops::Bound;
+use std::io::Write;
+use std::ops::{Bound, ControlFlow};
+
+/// Receives bytes done and bytes in all.
+pub type Hear<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A device that commands on records work on; they mean what those of [`Device`] do.
 #[allow(missing_docs, reason = "as the commands of `Device` are called")]
@@ -62,6 +66,13 @@ pub trait Place: Send + Sync {
     }
     /// Whether `namespaces` reports how many records a namespace has.
     fn counts_records(&self) -> bool;
+    /// Writes all that there is now, or what has changed since another backup.
+    fn backup(
+        &self,
+        out: &mut (dyn Write + Send),
+        base: Option<BackupBase>,
+        hear: Hear<'_>,
+    ) -> Result<BackupReport, Error>;
     fn history(&self, namespace: NamespaceId, key: Key, limit: usize) -> Result<Vec<Past>, Error>;
     fn undo(&self, namespace: NamespaceId, key: Key, count: u32) -> Result<bool, Error>;
     fn snapshot(&self, namespace: NamespaceId) -> Result<u32, Error>;
@@ -213,6 +224,15 @@ impl Place for Device {
         true
     }
 
+    fn backup(
+        &self,
+        out: &mut (dyn Write + Send),
+        base: Option<BackupBase>,
+        hear: Hear<'_>,
+    ) -> Result<BackupReport, Error> {
+        Device::backup(self, out, base, hear)
+    }
+
     fn close(self: Box<Self>) -> Result<(), Error> {
         Device::close(*self)
     }
@@ -295,6 +315,15 @@ impl Place for RemoteDevice {
 
     fn counts_records(&self) -> bool {
         self.names_namespaces()
+    }
+
+    fn backup(
+        &self,
+        out: &mut (dyn Write + Send),
+        base: Option<BackupBase>,
+        hear: Hear<'_>,
+    ) -> Result<BackupReport, Error> {
+        RemoteDevice::backup(self, out, base, hear)
     }
 
     fn close(self: Box<Self>) -> Result<(), Error> {

@@ -28,24 +28,6 @@ pub struct DeviceArgument {
     may_be_remote: bool,
 }
 
-/// The same for a command that has subcommands without a device.
-#[derive(Args)]
-pub struct OptionalDevice {
-    /// Device file or block device
-    #[arg(value_name = "DEVICE", required = true)]
-    path: Option<PathBuf>,
-    /// Wait so long for another process that has the device open [without SECONDS: 60]
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60", value_parser = seconds)]
-    wait: Option<Duration>,
-}
-
-impl OptionalDevice {
-    /// The device, if one is named.
-    pub fn given(self) -> Option<DeviceArgument> {
-        Some(DeviceArgument { path: self.path?, wait: self.wait, may_be_remote: false })
-    }
-}
-
 /// The value of `--wait`, if it is given.
 pub fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
@@ -136,6 +118,26 @@ pub struct PlaceArgument {
     host: HostArguments,
 }
 
+/// The same for a command that has subcommands without a device.
+#[derive(Args)]
+pub struct OptionalPlace {
+    /// Device file or block device, nvme+tcp://HOST:PORT/SUBSYSTEM of one that is served, or its /dev/ngXnY
+    #[arg(value_name = "DEVICE", required = true)]
+    path: Option<PathBuf>,
+    /// Wait so long for another process that has the device open [without SECONDS: 60]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60", value_parser = seconds)]
+    wait: Option<Duration>,
+    #[command(flatten)]
+    host: HostArguments,
+}
+
+impl OptionalPlace {
+    /// The device, if one is named.
+    pub fn given(self) -> Option<PlaceArgument> {
+        Some(PlaceArgument { path: self.path?, wait: self.wait, host: self.host })
+    }
+}
+
 impl PlaceArgument {
     /// Opens it for reading and writing.
     pub fn open(&self) -> Result<Box<dyn Place>, Failure> {
@@ -173,10 +175,16 @@ impl PlaceArgument {
 
     /// Creates a file that replaces what exists after it is whole, unless that is the device.
     pub fn create_beside(&self, path: &Path) -> Result<WholeFile, Failure> {
-        if identity(path).is_some_and(|found| self.identity() == Some(found)) {
-            return Err(Failure::Usage(format!("{}: is the device itself", path.display())));
-        }
+        self.refuse_itself(path)?;
         WholeFile::create(path).map_err(Failure::io(path.display()))
+    }
+
+    /// Refuses a path that leads to the device.
+    pub fn refuse_itself(&self, path: &Path) -> Result<(), Failure> {
+        match identity(path).is_some_and(|found| self.identity() == Some(found)) {
+            true => Err(Failure::Usage(format!("{}: is the device itself", path.display()))),
+            false => Ok(()),
+        }
     }
 
     /// Statistics of its file, if it is local.

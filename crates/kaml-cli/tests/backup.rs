@@ -136,3 +136,68 @@ fn killed_restores_leave_no_half_device() {
     world.ok(&["restore", "full", "new.kaml", "--force"]);
     assert_eq!(count("new.kaml"), 20_000);
 }
+
+/// Goal:   a device that is served is backed up by its URL, while it is used, to files and to a stream; what is restored is what was there. A backup
+///         that is killed or interrupted leaves no file, and keeps nobody from the next one. What cannot be is refused with what to do.
+/// Method: a served device with records, versions and 40 MB; a full backup, an incremental one, a local one after the server has ended; restored copies
+///         are compared.
+#[test]
+fn served_devices_are_backed_up() {
+    let world = World::empty();
+    let device = Device::create(world.path("data.kaml"), &CreateOptions::new(128 << 20)).unwrap();
+    let namespace = device.create_namespace("n", &NamespaceOptions::default()).unwrap();
+    (0..20_000u64).for_each(|key| device.put(namespace, key, &kaml_testkit::bytes(key, 2_000)).unwrap());
+    device.close().unwrap();
+    world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
+    let (mut serving, url) = world.serve();
+    world.ok(&["put", &url, "past", "hello", "then"]);
+    let report = world.json(&["backup", &url, "full", "--json"]);
+    assert_eq!((&report["records"], &report["versions"]), (&20_000.into(), &1.into()));
+    assert_eq!(report["bytes"], fs::metadata(world.path("full")).unwrap().len());
+    world.ok(&["put", &url, "past", "hello", "now"]);
+    world.ok(&["put", &url, "n", "new", "record"]);
+    world.ok(&["delete", &url, "n", "new"]);
+    world.ok(&["put", &url, "n", "newer", "record"]);
+    let more = world.ok(&["backup", &url, "more", "--since", "full"]);
+    assert!(more.contains("1 records, 1 versions"), "{more}");
+    assert!(fs::metadata(world.path("more")).unwrap().len() < 1 << 20);
+    assert!(world.ok(&["backup", "verify", "more"]).contains("incremental"));
+
+    for step in 0..8u64 {
+        let signal = if step % 2 == 0 { Signal::KILL } else { Signal::INT };
+        kill_after(begin(&world, &["backup", &url, "more2"]), signal, Duration::from_millis(step * step));
+        assert!(!world.path("more2").exists() || world.ok(&["backup", "verify", "more2"]).contains("whole"), "{step}");
+    }
+    let stream = world.command(&["backup", &url, "-"]).output().unwrap();
+    assert!(stream.status.success(), "{stream:?}");
+    assert!(world.pipe(&["restore", "-", "streamed.kaml"], &stream.stdout).status.success());
+
+    assert!(world.fails(2, &["backup", &url, "new", "--read-only"]).contains("--read-only"));
+    world.ok(&["create", "other.kaml", "--capacity", "64MiB"]);
+    world.ok(&["backup", "other.kaml", "foreign"]);
+    assert!(world.fails(2, &["backup", &url, "new", "--since", "foreign"]).contains("another device"));
+    let served = world.fails(1, &["backup", "data.kaml", "new"]);
+    assert!(served.contains(&format!("`kaml backup {url} ...` works meanwhile")), "{served}");
+    assert!(!world.path("new").exists());
+    world::end(&mut serving);
+
+    world.ok(&["backup", "data.kaml", "last", "--since", "more"]);
+    world.ok(&["restore", "full", "more", "last", "copy.kaml"]);
+    let listed = |name: &str| {
+        let mut keys: Vec<String> = world.ok(&["list", name, "n"]).lines().map(str::to_owned).collect();
+        keys.sort();
+        keys
+    };
+    for copy in ["copy.kaml", "streamed.kaml"] {
+        assert!(world.ok(&["check", copy]).contains(" 0 problems"));
+        assert_eq!(world.ok(&["get", copy, "past", "hello", "--back", "1"]).trim_end(), "then");
+        assert_eq!(world.ok(&["get", copy, "past", "hello"]).trim_end(), "now");
+        assert_eq!(world.ok(&["get", copy, "n", "newer"]).trim_end(), "record");
+        assert!(listed(copy) == listed("data.kaml"), "{copy}");
+        let device = Device::open(world.path(copy), &Default::default()).unwrap();
+        let namespace = device.namespace("n").unwrap();
+        for key in 0..20_000u64 {
+            assert!(device.get(namespace, key).unwrap().unwrap() == kaml_testkit::bytes(key, 2_000), "{copy}: {key}");
+        }
+    }
+}

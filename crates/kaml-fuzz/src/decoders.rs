@@ -1,5 +1,6 @@
-//! Parsers of what comes over the wire, at both ends, and of compressed values.
+//! Parsers of what comes over the wire, at both ends, of backups, and of compressed values.
 
+use kaml::{BackupBase, verify_backup};
 use kaml_device::unpack;
 use kaml_nvme::auth::Secret;
 use kaml_nvme::host::RemoteUrl;
@@ -7,6 +8,7 @@ use kaml_nvme::tls::{Identity, TlsKey, has_key};
 use kaml_nvme::transport::framer::{Event, Framer};
 use kaml_nvme::transport::{Digests, End};
 use kaml_nvme::wire::auth::{Carrier, FromController, FromHost};
+use kaml_nvme::wire::backup::{self, BackupPage, HEAD_BYTES};
 use kaml_nvme::wire::command::Command;
 use kaml_nvme::wire::fabrics::{Connect, Property};
 use kaml_nvme::wire::identify::read_controller_list;
@@ -23,7 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub type Decoder = (&'static str, fn(&[u8], u8));
 
 /// All of them.
-pub const DECODERS: [Decoder; 13] = [
+pub const DECODERS: [Decoder; 14] = [
     ("stream", stream),
     ("header", |bytes, _| header(bytes)),
     ("put", |bytes, parameter| put(bytes, parameter.into())),
@@ -34,6 +36,7 @@ pub const DECODERS: [Decoder; 13] = [
     ("text", |bytes, _| text(bytes)),
     ("vendor", vendor),
     ("changes", |bytes, _| changes(bytes)),
+    ("backup", backup),
     ("auth", auth),
     ("tls", tls),
     ("compressed", compressed),
@@ -194,6 +197,35 @@ fn vendor(bytes: &[u8], parameter: u8) {
             let _ = (versions::decode_merged(bytes), vendor::DevicePage::read(bytes));
             let Some(report) = Report::decode(bytes) else { return };
             assert_eq!(Report::decode(&report.encode()), Some(report));
+        }
+    }
+}
+
+/// Pages of a backup that come to a host, its commands, the outline of a base that comes to a target, and a whole stream.
+fn backup(bytes: &[u8], parameter: u8) {
+    match parameter % 4 {
+        0 => {
+            let Some((page, count)) = BackupPage::decode(bytes) else { return };
+            let mut again = bytes[..HEAD_BYTES + count].to_vec();
+            page.encode(&mut again);
+            assert_eq!(BackupPage::decode(&again), Some((page, count)));
+        }
+        1 => {
+            let Ok((command, _)) = Command::read_from_prefix(bytes) else { return };
+            let mut again = command;
+            backup::Place::of(&command).put(&mut again);
+            assert_eq!(backup::Place::of(&again), backup::Place::of(&command));
+            let Some((piece_bytes, has_base)) = backup::get_begin(&command) else { return };
+            assert_eq!(backup::get_begin(&backup::begin(1, piece_bytes, has_base)), Some((piece_bytes, has_base)));
+        }
+        2 => {
+            let Ok(mut base) = BackupBase::from_outline(std::io::Cursor::new(bytes.to_vec()), "base") else { return };
+            let count = base.count_keys().unwrap_or(0);
+            assert!(count <= bytes.len() as u64);
+        }
+        _ => {
+            let Ok(info) = verify_backup(&mut &bytes[..], "stream") else { return };
+            assert_eq!(info.bytes, bytes.len() as u64);
         }
     }
 }

@@ -268,9 +268,7 @@ pub enum Error {
         why: String,
     },
     /// A backup that ends early: it was interrupted, or cut short later.
-    #[error(
-        "{name}: the backup ends after {bytes} bytes, before its end mark; it was interrupted or cut short: take it again"
-    )]
+    #[error("{name}: ends after {bytes} bytes, before its end mark; it was interrupted or cut short: take it again")]
     BackupIncomplete {
         /// Its file, or what the caller calls the stream.
         name: String,
@@ -303,6 +301,9 @@ pub enum Error {
         /// Its name.
         namespace: String,
     },
+    /// Another host takes a backup of a served device, which has one at a time.
+    #[error("another backup of the device is in progress over the network; take this one when that one has ended")]
+    BackupInProgress,
     /// A device to which a restore has begun and not ended.
     #[error("{}: a restore to it did not end, so it is not whole; restore to it again with --force", .path.display())]
     RestoreUnfinished {

@@ -59,6 +59,8 @@ mod sync;
 mod versions;
 mod visit;
 
+#[doc(hidden)]
+pub use backup::write_whole_backup;
 pub use backup::{
     BackupBase, BackupInfo, BackupReport, RestoreReport, RestoreSource, verify_backup, verify_backup_file,
 };

@@ -4,7 +4,8 @@
 //! Lives elsewhere:  everything about backups (`kaml`).
 
 use crate::failure::Failure;
-use crate::store::{self, DeviceArgument, OptionalDevice};
+use crate::place::Place;
+use crate::store::{self, OptionalPlace, PlaceArgument};
 use crate::whole::{self, Temporary, WholeFile};
 use crate::{interrupt, output, size};
 use clap::{Args, Subcommand};
@@ -24,16 +25,18 @@ use std::path::{Path, PathBuf};
   kaml backup data.kaml monday.backup
   kaml backup data.kaml tuesday.backup --since monday.backup
   kaml backup data.kaml - | zstd > monday.backup.zst
+  kaml backup nvme+tcp://server:4420/nqn.2026-11.example:data monday.backup
   kaml backup verify monday.backup
 
-The file gets its name when it is whole. A stream that ends early has no end mark, and nothing restores it. \
+A device that is served is backed up by its URL, while others use it. This host needs the right to read all \
+namespaces. The file gets its name when it is whole. A stream that ends early has no end mark, and nothing restores it. \
 An incremental backup has what has changed since the one that --since names, and is restored after it."
 )]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    device: OptionalDevice,
+    device: OptionalPlace,
     /// The backup; - for standard output
     #[arg(value_name = "FILE", required = true)]
     file: Option<PathBuf>,
@@ -57,7 +60,7 @@ enum Command {
 
 /// A backup that is to be taken.
 struct Take {
-    device: DeviceArgument,
+    device: PlaceArgument,
     file: PathBuf,
     since: Option<PathBuf>,
     read_only: bool,
@@ -125,28 +128,30 @@ impl Arguments {
 impl Take {
     fn run(self) -> Result<(), Failure> {
         let base = self.since.as_ref().map(BackupBase::open).transpose()?;
+        if self.read_only && !self.device.is_here() {
+            let why = "--read-only opens a file or disk; a backup over NVMe changes no record";
+            return Err(Failure::Usage(why.into()));
+        }
         interrupt::ends_it(": the backup is not written".into())?;
         if is_stream(&self.file) {
             let device = self.open()?;
-            let report = take(&device, &mut std::io::stdout(), base);
-            store::close(Box::new(device));
+            let report = take(&*device, &mut std::io::stdout(), base);
+            store::close(device);
             return report.map(drop);
         }
-        if output::identity(&self.file).is_some_and(|found| output::identity(self.device.path()) == Some(found)) {
-            return Err(Failure::Usage(format!("{}: is the device itself", self.file.display())));
-        }
+        self.device.refuse_itself(&self.file)?;
         let device = self.open()?;
         let failed = Failure::io(self.file.display());
         let mut file = WholeFile::create(&self.file).map_err(&failed)?;
-        let report = take(&device, &mut file, base).and_then(|report| {
+        let report = take(&*device, &mut file, base).and_then(|report| {
             file.finish().map_err(failed)?;
             Ok(report)
         });
-        store::close(Box::new(device));
+        store::close(device);
         self.show(&report?)
     }
 
-    fn open(&self) -> Result<Device, Failure> {
+    fn open(&self) -> Result<Box<dyn Place>, Failure> {
         if self.read_only { self.device.open_to_read() } else { self.device.open() }
     }
 
@@ -168,7 +173,7 @@ impl Take {
 }
 
 fn take(
-    device: &Device,
+    device: &dyn Place,
     out: &mut (dyn std::io::Write + Send),
     base: Option<BackupBase>,
 ) -> Result<BackupReport, Failure> {

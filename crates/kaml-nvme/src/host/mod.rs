@@ -3,12 +3,13 @@
 //! Lives here:       errors; which queue is used by whom.
 //! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), who is who (`authentication`), encryption
 //!                   (`secure`), commands of the command sets
-//!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `ranges`, `versions`), ways to a device (`carrier`: TCP;
+//!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `ranges`, `versions`, `backup`), ways to a device (`carrier`: TCP;
 //!                   `passthrough`: Linux), the device after them
 //!                   (`remote`, `remote_commands`, `remote_ranges`, `remote_backing`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; docs/nvme.md.
 
 mod authentication;
+mod backup;
 mod blocks;
 mod carrier;
 mod changes;

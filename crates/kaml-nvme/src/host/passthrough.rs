@@ -27,6 +27,8 @@ use zerocopy::FromBytes;
 
 /// Milliseconds that a merge may take; other commands get what the kernel gives by itself.
 const MERGE_MS_MAX: u32 = 3_600_000;
+/// Names all namespaces, which have no node.
+const ALL_NAMESPACES: u32 = u32::MAX;
 /// The longest transfer, unless the controller allows less.
 const TRANSFER_BYTES_MAX: usize = 16 << 20;
 
@@ -230,6 +232,9 @@ impl Carrier for Passthrough {
     }
 
     fn io(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
+        if command.nsid == ALL_NAMESPACES {
+            return Err(Error::Refused("Linux takes no command for all namespaces".into()));
+        }
         call(&*self.node_of(command.nsid.get())?, IO_COMMAND, &command, data, room)
     }
 

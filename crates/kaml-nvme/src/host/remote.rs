@@ -255,3 +255,30 @@ pub(super) fn local(error: Error, namespace: NamespaceId, key: Option<&KeyBuf>) 
         _ => E::Remote(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::{Options, Server};
+    use kaml::{CreateOptions, Device};
+    use std::ops::ControlFlow;
+
+    /// Goal:   a server that has no backups over the network, because its version is an earlier one, is named with what to do.
+    /// Method: a target of this version, without the bit of that feature.
+    #[test]
+    fn servers_of_earlier_versions_take_no_backups() {
+        let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+        let server = Server::bind(&device, "127.0.0.1:0", Options::for_device(&device)).unwrap();
+        let url = format!("nvme+tcp://{}/{}", server.address(), server.options().subsystem).parse().unwrap();
+        let stopper = server.stopper();
+        let serving = std::thread::spawn(|| server.run());
+        let mut remote = RemoteDevice::open(&url, &HostOptions::default()).unwrap();
+        assert!(remote.can(feature::BACKUPS));
+        remote.features &= !feature::BACKUPS;
+        let refused = remote.backup(&mut Vec::new(), None, &mut |_, _| ControlFlow::Continue(()));
+        let Err(kaml::Error::Remote(text)) = refused else { panic!("{refused:?}") };
+        assert!(text.contains("earlier version") && text.contains("device file"), "{text}");
+        stopper.stop();
+        serving.join().unwrap().unwrap();
+    }
+}

@@ -85,6 +85,11 @@ impl Rights {
     pub fn on(&self, namespace: &str) -> Right {
         self.namespaces.get(namespace).copied().unwrap_or(self.others)
     }
+
+    /// Whether it may read all namespaces, whatever they are called.
+    pub(super) fn reads_all(&self) -> bool {
+        self.namespaces.values().chain([&self.others]).all(|right| *right >= Right::Read)
+    }
 }
 
 impl Access {

@@ -4,6 +4,7 @@
 //! Lives elsewhere:  the commands that request them (`fabrics`, `admin`), all controllers (`core`).
 //! Implements:       spec:NVMe-Base "Controller Properties", "Asynchronous Event Request", "Keep Alive".
 
+use super::backup::Lease;
 use super::core::Origin;
 use super::named::Lists;
 use super::rights::Held;
@@ -87,6 +88,8 @@ pub(crate) struct Controller {
     /// Keys that the host has named.
     pub(crate) lists: Lists,
     pub(crate) snapshots: Snapshots,
+    /// The backup that its host takes.
+    pub(crate) backup: Option<Lease>,
     pub(crate) errors: VecDeque<ErrorEntry>,
     pub(crate) error_count: u64,
 }
@@ -220,6 +223,7 @@ impl Controller {
             notice_masks: BTreeMap::new(),
             lists,
             snapshots: Snapshots::default(),
+            backup: None,
             errors: VecDeque::new(),
             error_count: 0,
         }
@@ -265,8 +269,9 @@ impl Controller {
         Ok(ended)
     }
 
-    /// A reset: features are as at first, and no event is pending.
+    /// A reset: features are as at first, no event is pending, and no backup is taken.
     fn forget_settings(&mut self) {
+        self.backup = None;
         self.events.clear();
         self.told.clear();
         self.features.clear();

@@ -5,6 +5,7 @@
 
 use super::access::Right;
 use super::authentication::Authentication;
+use super::backup::Backups;
 use super::budget::Budget;
 use super::connection::Connection;
 use super::controller::{Controller, Kind};
@@ -18,6 +19,7 @@ use super::reservations::{Fence, Reservations, use_of};
 use super::sessions::{Admission, Numbered, Remembered, Sessions};
 use super::spaces::{Holds, Space};
 use crate::tls::Identity;
+use crate::wire::backup::is_of_backup;
 use crate::wire::command::{Command, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
 use crate::wire::reservations::{HostId, opcode};
@@ -200,6 +202,7 @@ pub(crate) struct Target {
     /// Of namespaces that a host has ever registered with.
     pub(crate) reservations: BTreeMap<NamespaceId, Reservations>,
     pub(crate) sessions: Sessions,
+    pub(crate) backups: Backups,
     /// Returns that wait for the end of preempted hosts' commands.
     pub(crate) fences: Vec<Fence>,
     /// Links that get no queue before the commands of hosts that have left are over.
@@ -245,6 +248,7 @@ impl Target {
             spaces: BTreeMap::new(),
             reservations,
             sessions: Sessions::default(),
+            backups: Backups::default(),
             fences: Vec::new(),
             late_connects: Vec::new(),
             reset: None,
@@ -446,6 +450,9 @@ impl Target {
 
     fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Outcome {
         let nsid = command.nsid.get();
+        if is_of_backup(command.opcode) {
+            return self.backup(id, command, &data);
+        }
         if nsid == ALL_NAMESPACES
             && let Some(outcome) = self.on_all_namespaces(origin, id, command)
         {

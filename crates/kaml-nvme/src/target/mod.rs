@@ -6,12 +6,14 @@
 //!                   where a process serves devices (`published`), which hosts may connect and what they may do (`access`, `rights`) after they have proved who they are
 //!                   (`authentication`, `exponents`), changes while it runs (`control`), reservations that survive it (`persistence`), what other threads have done (`mailbox`),
 //!                   dispatch (`core`), namespaces as hosts see them (`spaces`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
-//!                   `versions`, `blocks`, `reservations`), what is executed one time (`sessions`), what failed (`errors`), the device (`engine`, `workers`).
+//!                   `versions`, `blocks`, `reservations`, `backup`), what is executed one time (`sessions`), what failed (`errors`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; docs/nvme.md "How it works".
 
 mod access;
 mod admin;
 mod authentication;
+mod backup;
+mod backup_pipe;
 mod blocks;
 mod budget;
 mod changes;

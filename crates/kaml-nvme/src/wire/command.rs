@@ -151,6 +151,11 @@ pub mod kv {
     pub const CLOSE_SNAPSHOT: u8 = 0xd0;
     /// Vendor specific: what was committed after a position.
     pub const READ_CHANGES: u8 = 0xe2;
+    /// Vendor specific: a backup of the device, its base, its stream, and its end.
+    pub const BEGIN_BACKUP: u8 = 0xec;
+    pub const SEND_BASE: u8 = 0xed;
+    pub const READ_BACKUP: u8 = 0xee;
+    pub const END_BACKUP: u8 = 0xf0;
     /// Vendor specific, for namespaces that keep versions, as all that follow.
     pub const RETRIEVE_VERSION: u8 = 0xc2;
     pub const UNDO: u8 = 0xc4;

@@ -4,6 +4,7 @@
 //! Lives elsewhere:  when to send what (`transport`, `target`, `host`).
 
 pub mod auth;
+pub mod backup;
 pub mod blocks;
 pub mod changes;
 pub mod command;

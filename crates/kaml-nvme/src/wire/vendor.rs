@@ -31,6 +31,7 @@ pub mod feature {
     pub const CHANGE_STREAM: u64 = 1 << 9;
     pub const COMPRESSION: u64 = 1 << 10;
     pub const NEWEST_ONLY: u64 = 1 << 11;
+    pub const BACKUPS: u64 = 1 << 13;
     /// All of them.
     pub const ALL: u64 = PUT
         | NAMED
@@ -43,7 +44,8 @@ pub mod feature {
         | SNAPSHOTS
         | CHANGE_STREAM
         | COMPRESSION
-        | NEWEST_ONLY;
+        | NEWEST_ONLY
+        | BACKUPS;
 }
 
 /// Log page C0h. Times 1000 is the unit of the write amplification; the offsets are asserted below.

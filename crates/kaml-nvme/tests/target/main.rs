@@ -2,6 +2,7 @@
 
 mod admin;
 mod authentication;
+mod backup;
 mod blocks;
 mod changes;
 mod errors;

@@ -7,6 +7,7 @@
 mod format;
 mod list;
 mod moment;
+mod outline;
 mod progress;
 mod read;
 mod restore;
@@ -15,6 +16,8 @@ mod write;
 pub use read::{BackupBase, BackupInfo, verify_backup, verify_backup_file};
 pub use restore::{RestoreReport, RestoreSource};
 pub use write::BackupReport;
+#[doc(hidden)]
+pub use write::write_whole_backup;
 
 /// The name of the namespace that a device has while it is being restored.
 pub(crate) const UNFINISHED: &str = ".kaml-restore-unfinished";

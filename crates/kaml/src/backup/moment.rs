@@ -43,15 +43,18 @@ impl Drop for Moment<'_> {
 }
 
 impl<'a> Moment<'a> {
-    /// Now.
+    /// Now, after merges that are in progress, unless nobody needs it any more by then.
     ///
     /// # Errors
-    /// The device is closed, has stopped, or a versioned namespace cannot be loaded.
-    pub(super) fn now(shared: &'a Shared) -> Result<Moment<'a>, Error> {
+    /// The device is closed, has stopped, or a versioned namespace cannot be loaded; [`Error::Cancelled`] if nobody needs it.
+    pub(super) fn now(shared: &'a Shared, is_over: &dyn Fn() -> bool) -> Result<Moment<'a>, Error> {
         finish_ring_writes(shared);
         // A merge would drop versions that the moment still had.
         let keeps_versions = shared.lock().wants_time();
-        let merges = keeps_versions.then(|| shared.merge_alone());
+        let merges = match keeps_versions {
+            true => Some(shared.merge_in_turn(|| !is_over()).ok_or(Error::Cancelled)?),
+            false => None,
+        };
         let mut core = shared.lock();
         while let Some(id) = core.due_without_index() {
             core = shared.load_index(core, id)?;

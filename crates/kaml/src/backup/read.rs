@@ -1,12 +1,13 @@
 //! Reading a backup: piece by piece, each checked before anything of it is used.
 //!
 //! Lives here:       the pieces of a stream, verifying a whole backup, the keys of an earlier one.
-//! Lives elsewhere:  the bytes (`format`), what a restore does with them (`restore`).
+//! Lives elsewhere:  the bytes (`format`), what a restore does with them (`restore`), an earlier one on its way to a device (`outline`).
 
 use super::format::{
-    Cursor, Described, Entry, Head, ListedKey, Piece, PieceHeader, PieceKind, TRAILER_BYTES, Totals, decode_trailer,
-    decode_version,
+    Cursor, Described, Entry, Head, ListedKey, PIECE_BYTES_MAX, Piece, PieceHeader, PieceKind, TRAILER_BYTES, Totals,
+    decode_trailer, decode_version,
 };
+use super::outline::Places;
 use crate::error::Error;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -147,6 +148,8 @@ pub(super) struct Pieces<R> {
     is_over: bool,
     /// The pieces before were skipped, so the totals cannot be compared.
     is_tail: bool,
+    /// Bytes of the pieces that precede records, all together, and of any other piece, at most.
+    pub(super) part_bytes_max: usize,
 }
 
 impl<R: Read> Pieces<R> {
@@ -162,7 +165,16 @@ impl<R: Read> Pieces<R> {
             next: None,
             is_over: false,
             is_tail: false,
+            part_bytes_max: PIECE_BYTES_MAX,
         }
+    }
+
+    /// The same over another input that continues where this one is.
+    fn map_input<S>(self, map: impl FnOnce(R) -> S) -> Pieces<S> {
+        let Pieces { input, name, backup, number, offset, headers_crc, totals, next, is_over, is_tail, part_bytes_max } =
+            self;
+        let input = map(input);
+        Pieces { input, name, backup, number, offset, headers_crc, totals, next, is_over, is_tail, part_bytes_max }
     }
 
     /// What errors call the backup.
@@ -178,7 +190,7 @@ impl<R: Read> Pieces<R> {
         if is_sound { Ok(()) } else { Err(self.damaged(why)) }
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         match self.input.read_exact(bytes) {
             Ok(()) => {
                 self.offset += bytes.len() as u64;
@@ -199,6 +211,7 @@ impl<R: Read> Pieces<R> {
         self.fill(&mut header)?;
         let piece = PieceHeader::check(&header, &self.backup).map_err(|why| self.damaged(why))?;
         self.require(piece.number == self.number, "a piece is missing, or not in its place")?;
+        self.require(piece.len <= self.part_bytes_max, "a piece is too long")?;
         // Memory follows what is there, whatever the header claims.
         let mut bytes = Vec::new();
         let read = (&mut self.input).take(piece.len as u64).read_to_end(&mut bytes);
@@ -253,9 +266,15 @@ impl<R: Read> Pieces<R> {
             let namespace = namespace.ok_or_else(|| self.damaged("a piece that should describe a namespace"))?;
             let is_in_order = namespaces.last().is_none_or(|last| last.id < namespace.id);
             self.require(is_in_order, "its namespaces are not in order")?;
+            self.require(self.offset <= self.part_bytes_max as u64, "its namespaces take more than any device has")?;
             namespaces.push(namespace);
         }
         Ok(namespaces)
+    }
+
+    /// The next piece is the one of this number, of the lists of keys.
+    pub(super) fn begin_tail(&mut self, number: u64) {
+        (self.number, self.is_tail) = (number, true);
     }
 
     /// The next piece, or nothing after the last one, whose totals match.
@@ -321,9 +340,11 @@ pub struct BackupBase {
     pub(super) name: String,
     pub(super) head: Head,
     pub(super) namespaces: Vec<Described>,
-    tail: Pieces<BufReader<File>>,
+    pub(super) tail: Pieces<Box<dyn Read + Send>>,
     /// The piece of keys that is being read: its namespace, its bytes, how many of them were taken.
-    keys: Option<(u32, Vec<u8>, usize)>,
+    pub(super) keys: Option<(u32, Vec<u8>, usize)>,
+    /// Nothing if it is no file.
+    pub(super) places: Option<Places>,
 }
 
 impl BackupBase {
@@ -336,8 +357,12 @@ impl BackupBase {
         let mut pieces = Pieces::new(BufReader::new(open(path)?), &name);
         let head = pieces.head()?;
         let namespaces = pieces.namespaces(&head)?;
-        let tail = pieces.skip_to_tail()?;
-        Ok(BackupBase { name, head, namespaces, tail, keys: None })
+        let front = 0..pieces.offset;
+        let (tail, end) = pieces.skip_to_tail()?;
+        let file = tail.input.get_ref().try_clone().map_err(|error| io_error(&name, "open", error))?;
+        let places = Some(Places { file: Arc::new(file), front, tail: tail.offset..end });
+        let tail = tail.map_input(|input| Box::new(input) as Box<dyn Read + Send>);
+        Ok(BackupBase { name, head, namespaces, tail, keys: None, places })
     }
 
     /// The next key of a namespace, in the order of its index; nothing after the last one. Namespaces are asked for in their order.
@@ -367,8 +392,8 @@ impl BackupBase {
 }
 
 impl Pieces<BufReader<File>> {
-    /// The pieces of the tail, without those before it.
-    fn skip_to_tail(mut self) -> Result<Pieces<BufReader<File>>, Error> {
+    /// The pieces of the tail, without those before it, and where the last one ends.
+    fn skip_to_tail(mut self) -> Result<(Pieces<BufReader<File>>, u64), Error> {
         let failed = |error| io_error(&self.name, "read", error);
         let end = self.input.seek(SeekFrom::End(0)).map_err(failed)?;
         let at = end.checked_sub(TRAILER_BYTES as u64).ok_or_else(|| self.incomplete())?;
@@ -379,8 +404,9 @@ impl Pieces<BufReader<File>> {
         self.offset = end;
         let Some((tail, number)) = decode_trailer(&self.backup, &trailer) else { return Err(self.incomplete()) };
         self.input.seek(SeekFrom::Start(tail)).map_err(|error| io_error(&self.name, "read", error))?;
-        (self.offset, self.number, self.is_tail) = (tail, number, true);
-        Ok(self)
+        self.offset = tail;
+        self.begin_tail(number);
+        Ok((self, at))
     }
 }
 

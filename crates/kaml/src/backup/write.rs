@@ -14,7 +14,6 @@ use super::list::Listing;
 use super::moment::Moment;
 use super::progress::Progress;
 use super::read::{BackupBase, io_error};
-use crate::driver::Shared;
 use crate::error::Error;
 use crate::{Device, KeyKind, NamespaceId};
 use kaml_device::{BackupMark, BlockRead, FullKey, RecordsAt, Scanned, VersionsAt};
@@ -106,6 +105,21 @@ impl Device {
         base: Option<BackupBase>,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<BackupReport, Error> {
+        self.backup_until(out, base, progress, &|| false)
+    }
+
+    /// As [`Device::backup`]; ends also while it waits for a merge, if `is_over`.
+    ///
+    /// # Errors
+    /// As [`Device::backup`].
+    #[doc(hidden)]
+    pub fn backup_until(
+        &self,
+        out: &mut (dyn Write + Send),
+        base: Option<BackupBase>,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<BackupReport, Error> {
         let shared = self.shared();
         let device = shared.medium.identity();
         if let Some(base) = base.as_ref().filter(|base| base.head.device != device) {
@@ -116,7 +130,8 @@ impl Device {
             let (pieces, wait) = sync_channel(PIECES_AHEAD);
             let (used, spare) = channel();
             let writer = scope.spawn(move || write_pieces(out, &wait, &used));
-            let taken = take(shared, device, base, Pieces { send: pieces, spare }, progress);
+            let taken = Moment::now(shared, is_over)
+                .and_then(|moment| take(moment, device, base, Pieces { send: pieces, spare }, progress));
             let written = writer.join().unwrap_or_else(|_| Err(Error::Internal("a backup's writer panicked".into())));
             // A writer that failed ends the backup: its error is the reason.
             let bytes = written?;
@@ -136,17 +151,28 @@ impl Device {
         base: Option<&Path>,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<BackupReport, Error> {
-        let path = path.as_ref();
         let base = base.map(BackupBase::open).transpose()?;
-        let unfinished = Unfinished::beside(path)?;
-        let failed = |what| move |source| io_error(&path.display().to_string(), what, source);
-        let mut file = unfinished.create().map_err(failed("create"))?;
-        let report = self.backup(&mut file, base, progress)?;
-        file.sync_all().map_err(failed("write"))?;
-        std::fs::rename(unfinished.path(), path).map_err(failed("rename"))?;
-        sync_directory(path).map_err(failed("sync the directory of"))?;
-        Ok(report)
+        write_whole_backup(path.as_ref(), |file| self.backup(file, base, progress))
     }
+}
+
+/// Writes a backup to a file, which gets its name when it is whole and durable. One that fails leaves no file.
+///
+/// # Errors
+/// What `write` returns; the file cannot be written, or another process is writing it.
+#[doc(hidden)]
+pub fn write_whole_backup(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> Result<BackupReport, Error>,
+) -> Result<BackupReport, Error> {
+    let unfinished = Unfinished::beside(path)?;
+    let failed = |what| move |source| io_error(&path.display().to_string(), what, source);
+    let mut file = unfinished.create().map_err(failed("create"))?;
+    let report = write(&mut file)?;
+    file.sync_all().map_err(failed("write"))?;
+    std::fs::rename(unfinished.path(), path).map_err(failed("rename"))?;
+    sync_directory(path).map_err(failed("sync the directory of"))?;
+    Ok(report)
 }
 
 /// Makes the name of a file durable.
@@ -281,17 +307,16 @@ fn random_id() -> [u8; 16] {
 
 /// Takes a backup; its pieces go to the writer.
 fn take(
-    shared: &Shared,
+    mut moment: Moment<'_>,
     device: [u8; 16],
     mut base: Option<BackupBase>,
     pieces: Pieces,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<BackupReport, Error> {
-    let mut moment = Moment::now(shared)?;
     let time_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let described: Vec<Described> =
         moment.ticket.namespaces.iter().map(|(info, versions)| Described::of(info, versions.as_ref())).collect();
-    let geometry = shared.lock().geometry().clone();
+    let geometry = moment.shared.lock().geometry().clone();
     let head = Head {
         backup: random_id(),
         device,

@@ -161,7 +161,7 @@ impl Error {
             Error::NotABackup { .. } => C::NotADevice,
             Error::BackupDamaged { .. } | Error::BackupIncomplete { .. } => C::Corrupt,
             Error::WrongBase { .. } => C::BadOptions,
-            Error::DeletedDuringBackup { .. } => C::Busy,
+            Error::DeletedDuringBackup { .. } | Error::BackupInProgress => C::Busy,
             Error::RestoreUnfinished { .. } => C::NotADevice,
             Error::TargetTooSmall { .. } => C::Full,
             Error::Full { .. } | Error::TooFullToShrink { .. } => C::Full,
