@@ -68,7 +68,7 @@ impl RemoteDevice {
     /// let dir = tempfile::tempdir()?;
     /// let (full, more) = (dir.path().join("full"), dir.path().join("more"));
     /// remote.backup_to_file(&full, None, &mut |_, _| ControlFlow::Continue(()))?;
-    /// remote.put(notes, "ada", b"Ada Lovelace")?;
+    /// device.put(notes, "ada", b"Ada Lovelace")?;
     /// let report = remote.backup_to_file(&more, Some(&full), &mut |_, _| ControlFlow::Continue(()))?;
     /// assert!(report.is_incremental && report.records == 1);
     /// # stopper.stop();
