@@ -43,7 +43,7 @@ impl RemoteDevice {
     /// nothing restores it.
     ///
     /// This host needs the right to read all namespaces. A device has one backup over the network at a time. The target ends it if this process
-    /// disappears, or writes for a minute without reading.
+    /// disappears, or if one write to the stream takes a minute.
     ///
     /// # Errors
     /// - As [`kaml::Device::backup`].

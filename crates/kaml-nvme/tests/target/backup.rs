@@ -473,8 +473,23 @@ fn backups_need_the_right_to_read_everything() {
     assert!(Controller::connect(&world.address, &world.subsystem, &options).is_err());
 }
 
+/// A disk that is full after so many bytes.
+struct Full(usize);
+
+impl std::io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Goal:   every reason for which a backup fails reaches the caller as the error of a local one, and leaves no file.
-/// Method: a base of another device, a base that is cut off, a namespace that is deleted meanwhile, a snapshot that needs too much memory.
+/// Method: a base of another device, a base with a wrong byte, a full disk, a namespace that is deleted meanwhile, a snapshot that needs too much
+///         memory.
 #[test]
 fn failures_are_those_of_local_backups() {
     let dir = tempfile::tempdir().unwrap();
@@ -498,6 +513,12 @@ fn failures_are_those_of_local_backups() {
     std::fs::write(path("damaged"), damaged).unwrap();
     let refused = remote.backup_to_file(path("new"), Some(&path("damaged")), &mut quiet);
     assert!(matches!(&refused, Err(Error::Remote(text)) if text.contains("checksum")), "{refused:?}");
+
+    for room in [0, 10 << 20] {
+        let failed = remote.backup(&mut Full(room), None, &mut quiet);
+        assert!(matches!(&failed, Err(Error::Io { what: "write", .. })), "{failed:?}");
+        wait_until_over(&world.device);
+    }
 
     let brief = world.namespace("brief");
     let mut is_first = true;
