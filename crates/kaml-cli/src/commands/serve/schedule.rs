@@ -7,7 +7,7 @@
 
 use crate::failure::Failure;
 use crate::ttl;
-use kaml::{Device, Error, NamespaceId};
+use kaml::{Device, Error};
 use serde::Deserialize;
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 pub struct Schedule {
     pub namespace: String,
     pub every: Duration,
-    /// Forget the oldest ones above this number, whoever took them.
+    /// Forget the oldest ones above this number, those that were taken by hand included.
     pub keep: Option<NonZeroU32>,
 }
 
@@ -144,11 +144,16 @@ impl Planned {
     fn run(&mut self, device: &Device, now: Instant) {
         let name = &self.schedule.namespace;
         match self.take(device) {
-            Ok((version, forgotten)) => {
-                tracing::info!(namespace = name, snapshot = version, forgotten, "took a snapshot by schedule");
+            Ok(version) => {
+                tracing::info!(namespace = name, snapshot = version, "took a snapshot by schedule");
                 self.reported = None;
-                // What was missed, on a machine that slept, is not made up for.
-                self.due = (self.due + self.schedule.every).max(now);
+                // Snapshots that were missed while the machine slept are not taken later.
+                let next = self.due + self.schedule.every;
+                self.due = if next > now { next } else { now + self.schedule.every };
+                // The next turn forgets what this one could not.
+                if let Err(error) = self.forget(device, 0) {
+                    tracing::warn!(namespace = name, %error, "an old snapshot was not forgotten");
+                }
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -161,31 +166,25 @@ impl Planned {
         }
     }
 
-    /// The number of the new snapshot, and how many were forgotten. Older ones go only when the new one exists; if there can be no more snapshots, the
-    /// oldest above the number to keep go first.
-    fn take(&self, device: &Device) -> Result<(u32, u32), Error> {
+    /// The number of the new snapshot. If there can be no more snapshots, old ones go first.
+    fn take(&self, device: &Device) -> Result<u32, Error> {
         let id = device.namespace(&self.schedule.namespace)?;
         match device.snapshot(id) {
-            Ok(version) => Ok((version, self.forget(device, id, 0)?)),
             Err(Error::TooManySnapshots | Error::SnapshotsFull { .. }) if self.schedule.keep.is_some() => {
-                let forgotten = self.forget(device, id, 1)?;
-                Ok((device.snapshot(id)?, forgotten))
+                self.forget(device, 1)?;
+                device.snapshot(id)
             }
-            Err(error) => Err(error),
+            taken => taken,
         }
     }
 
-    /// Forgets the oldest snapshots, so that `room` more are no more than are kept.
-    fn forget(&self, device: &Device, id: NamespaceId, room: usize) -> Result<u32, Error> {
-        let Some(keep) = self.schedule.keep else { return Ok(0) };
+    /// Forgets the oldest snapshots, so that there are no more than are kept when `more` are taken.
+    fn forget(&self, device: &Device, more: usize) -> Result<(), Error> {
+        let Some(keep) = self.schedule.keep else { return Ok(()) };
+        let id = device.namespace(&self.schedule.namespace)?;
         let snapshots = device.version_stats(id)?.snapshots;
-        let too_many = (snapshots.len() + room).saturating_sub(keep.get() as usize);
-        let mut forgotten = 0;
-        for snapshot in snapshots.iter().take(too_many) {
-            device.forget_snapshot(id, snapshot.version)?;
-            forgotten += 1;
-        }
-        Ok(forgotten)
+        let too_many = (snapshots.len() + more).saturating_sub(keep.get() as usize);
+        snapshots.iter().take(too_many).try_for_each(|snapshot| device.forget_snapshot(id, snapshot.version))
     }
 }
 
@@ -252,6 +251,9 @@ mod tests {
         }
         let kept: Vec<u32> = device.version_stats(past).unwrap().snapshots.iter().map(|one| one.version).collect();
         assert_eq!(kept, [3, 4, 5]);
+        let late = planned.due + Duration::from_secs(5 * 3600 + 1);
+        planned.run(&device, late);
+        assert_eq!(planned.due, late + Duration::from_secs(3600), "one snapshot after five missed hours");
         let again = Planned::new(&device, schedule("past=1h").unwrap(), now);
         let left = again.due - now;
         assert!(left > Duration::from_secs(3500) && left <= Duration::from_secs(3600), "{left:?}");
