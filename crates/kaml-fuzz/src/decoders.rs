@@ -201,7 +201,7 @@ fn vendor(bytes: &[u8], parameter: u8) {
     }
 }
 
-/// Pages of a backup that come to a host, its commands, the outline of a base that comes to a target, and a whole stream.
+/// Pages of a backup as a host reads them, its commands, the outline of a base as a target reads it, and a whole stream.
 fn backup(bytes: &[u8], parameter: u8) {
     match parameter % 4 {
         0 => {

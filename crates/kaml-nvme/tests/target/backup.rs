@@ -5,7 +5,7 @@ use kaml::{
     At, BackupBase, Batch, BlockOptions, CreateOptions, Device, Error, KeyKind, NamespaceId, NamespaceKind,
     NamespaceOptions, OpenOptions, RestoreSource, VersionOptions, verify_backup_file,
 };
-use kaml_nvme::host::{Controller, HostOptions, RemoteDevice, RemoteUrl, Reservations};
+use kaml_nvme::host::{Controller, HostOptions, Reservations};
 use kaml_nvme::target::{Access, HostAccess, Right, Rights};
 use kaml_nvme::wire::backup::{BackupPage, BackupState, HEAD_BYTES, PIECE_BYTES_MAX, Place, begin};
 use kaml_nvme::wire::command::{Command, kv};
@@ -27,15 +27,6 @@ const LARGE: u64 = 40 << 20;
 
 fn quiet(_done: u64, _total: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
-}
-
-fn remote_as(world: &World, host: Option<&str>) -> RemoteDevice {
-    let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse::<RemoteUrl>().unwrap();
-    let mut options = HostOptions { queues: 2, ..HostOptions::default() };
-    if let Some(host) = host {
-        host.clone_into(&mut options.host);
-    }
-    RemoteDevice::open(&url, &options).unwrap()
 }
 
 /// Everything that a device has: under the name of a namespace and a key, the value, and of versions the whole history.
@@ -146,7 +137,7 @@ impl Changing {
 fn remote_backups_are_as_local_ones() {
     let dir = tempfile::tempdir().unwrap();
     let mut changing = Changing::new();
-    let remote = remote_as(&changing.world, None);
+    let remote = changing.world.remote();
     let mut files: Vec<PathBuf> = Vec::new();
     for round in 0..6u64 {
         changing.change(if round == 0 { 1500 } else { 80 });
@@ -211,7 +202,7 @@ fn backups_show_one_moment_while_hosts_write() {
     let mut taken: Vec<(PathBuf, Vec<u64>, Vec<u64>)> = Vec::new();
     std::thread::scope(|scope| {
         for host in 0..HOSTS {
-            let (remote, is_over, step) = (remote_as(&world, None), &is_over, &steps[host as usize]);
+            let (remote, is_over, step) = (world.remote(), &is_over, &steps[host as usize]);
             scope.spawn(move || {
                 let begin = Instant::now();
                 while !is_over.load(Ordering::SeqCst) && begin.elapsed() < 5 * SOON {
@@ -226,7 +217,7 @@ fn backups_show_one_moment_while_hosts_write() {
             });
         }
         let backups = || {
-            let remote = remote_as(&world, None);
+            let remote = world.remote();
             for round in 0..2 {
                 let (begin, path) = (counts(), dir.path().join(format!("{round}")));
                 while counts().iter().zip(&begin).any(|(now, begin)| *now < begin + 50) {
@@ -368,7 +359,7 @@ fn backups_of_hosts_that_vanish_end() {
         end(raw);
         wait_until_over(device);
     }
-    let remote = remote_as(&world, None);
+    let remote = world.remote();
     let mut pieces = 0;
     let cancelled = remote.backup(&mut Vec::new(), None, &mut |_, _| {
         pieces += 1;
@@ -395,7 +386,7 @@ fn a_second_backup_is_refused() {
     // Linux passes commands only to a namespace.
     let to_namespace = begin(large, PIECE_BYTES_MAX, false);
     assert_eq!(Raw::sent(&world.host(), to_namespace).map(drop), Err(Status::BACKUP_BUSY));
-    let refused = remote_as(&world, None).backup(&mut Vec::new(), None, &mut quiet);
+    let refused = world.remote().backup(&mut Vec::new(), None, &mut quiet);
     assert!(matches!(refused, Err(Error::BackupInProgress)), "{refused:?}");
     first.read_some();
     let status = |command| Raw::sent(&first.host, command).map(drop).unwrap_err();
@@ -418,7 +409,7 @@ fn a_second_backup_is_refused() {
     while first.read_some().state == BackupState::Running {}
     assert!(first.offset > LARGE - 100_000);
     // It has ended, and its host has read that.
-    remote_as(&world, None).backup(&mut std::io::sink(), None, &mut quiet).unwrap();
+    world.remote().backup(&mut std::io::sink(), None, &mut quiet).unwrap();
 }
 
 /// Goal:   only hosts that may read all namespaces, whatever these are called, take a backup; one that may no longer, ends; an exclusive reservation
@@ -437,7 +428,7 @@ fn backups_need_the_right_to_read_everything() {
     let world = World::with(|options| options.access = access(&[("payroll", Right::None)], Right::Read));
     let large = world.namespace("large");
     fill(&world.device, large, LARGE);
-    let refused = remote_as(&world, Some(READER)).backup(&mut Vec::new(), None, &mut quiet);
+    let refused = world.remote_as(READER).backup(&mut Vec::new(), None, &mut quiet);
     let Err(Error::Remote(text)) = refused else { panic!("{refused:?}") };
     assert!(text.contains("right to read all namespaces") && text.contains("--hosts"), "{text}");
     let host = |name: &str| world.host_with(|options| name.clone_into(&mut options.host));
@@ -445,7 +436,7 @@ fn backups_need_the_right_to_read_everything() {
     world.control.set_access(access(&[("large", Right::Write)], Right::None)).unwrap();
     assert_eq!(Raw::begin(host(READER)).err(), Some(Status::OPERATION_DENIED));
     world.control.set_access(access(&[], Right::Read)).unwrap();
-    remote_as(&world, Some(READER)).backup(&mut std::io::sink(), None, &mut quiet).unwrap();
+    world.remote_as(READER).backup(&mut std::io::sink(), None, &mut quiet).unwrap();
 
     let mut raw = Raw::begin(host(READER)).unwrap();
     raw.read_some();
@@ -494,7 +485,7 @@ impl std::io::Write for Full {
 fn failures_are_those_of_local_backups() {
     let dir = tempfile::tempdir().unwrap();
     let (world, large) = large_world();
-    let remote = remote_as(&world, None);
+    let remote = world.remote();
     let path = |name: &str| dir.path().join(name);
     let other = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
     other.backup_to_file(path("foreign"), None, &mut quiet).unwrap();

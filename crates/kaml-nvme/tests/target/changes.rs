@@ -5,7 +5,7 @@ use kaml::{
     Batch, BlockOptions, Change, ChangesCursor, Changeset, CreateOptions, Device, Error, Expiry, KeyBuf, KeyKind,
     NamespaceOptions, Position, VersionOptions,
 };
-use kaml_nvme::host::{Execute, HostOptions, RemoteChanges, RemoteDevice, RemoteUrl};
+use kaml_nvme::host::{Execute, RemoteChanges};
 use kaml_nvme::target::{Access, HostAccess, Right, Rights};
 use kaml_nvme::wire::changes::put_request;
 use kaml_nvme::wire::command::{Command, kv};
@@ -14,15 +14,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const SOON: Duration = Duration::from_secs(20);
 const READER: &str = "nqn.2026-11.example:reader";
-
-fn remote_as(world: &World, host: Option<&str>) -> RemoteDevice {
-    let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse::<RemoteUrl>().unwrap();
-    let mut options = HostOptions { queues: 2, ..HostOptions::default() };
-    if let Some(host) = host {
-        host.clone_into(&mut options.host);
-    }
-    RemoteDevice::open(&url, &options).unwrap()
-}
 
 fn small() -> Device {
     let options = CreateOptions { ring_bytes: Some(4 << 20), ..CreateOptions::new(64 << 20) };
@@ -76,7 +67,7 @@ fn remote_readers_see_what_local_ones_see() {
     device.block_write(disk, 5, &[9; 8192]).unwrap();
     device.block_trim(disk, 5, 1).unwrap();
     let end = device.position().unwrap();
-    let remote = remote_as(&world, None);
+    let remote = world.remote();
     assert_eq!(remote.position().unwrap(), end);
     for position in positions {
         let mut local = device.changes(Some(&position)).unwrap();
@@ -102,7 +93,7 @@ fn remote_readers_see_what_local_ones_see() {
 fn a_remote_reader_waits() {
     let world = World::new();
     let first = world.namespace("first");
-    let mut changes = remote_as(&world, None).changes(None).unwrap();
+    let mut changes = world.remote().changes(None).unwrap();
     assert_eq!(changes.next_within(SOON).unwrap().unwrap().changes.len(), 1);
     assert_eq!(changes.next_within(Duration::from_millis(20)).unwrap(), None);
     let second = world.namespace("second");
@@ -124,7 +115,7 @@ fn hosts_see_the_changes_of_what_they_may_read() {
     let host = (READER.to_owned(), HostAccess { rights, ..HostAccess::default() });
     let world = World::with(|options| options.access = Access { hosts: [host].into(), ..Access::default() });
     let (hidden, open) = (world.namespace("hidden"), world.namespace("open"));
-    let remote = remote_as(&world, Some(READER));
+    let remote = world.remote_as(READER);
     let mut changes = remote.changes(None).unwrap();
     let mut batch = Batch::new();
     batch.put(hidden, 1u64, b"secret").put(open, 1u64, b"shown");
@@ -154,7 +145,7 @@ fn hosts_see_the_changes_of_what_they_may_read() {
 fn slow_remote_readers_fall_behind() {
     let world = World::serving(small(), |_| {});
     let space = world.namespace("n");
-    let remote = remote_as(&world, None);
+    let remote = world.remote();
     let mut changes = remote.changes(None).unwrap();
     changes.next_within(SOON).unwrap();
     (0..800u64).for_each(|number| world.device.put(space, 1u64, &[number as u8; 10_000]).unwrap());
@@ -179,7 +170,7 @@ fn records_come_with_their_times() {
             space.put_expiring(number, &value, expiry).unwrap();
         }
         let (mut found, mut after) = (Vec::new(), None::<KeyBuf>);
-        let remote = remote_as(&world, None);
+        let remote = world.remote();
         loop {
             let (page, has_more) = remote.timed_records(space.id(), after.as_ref(), 3).unwrap();
             after = page.last().map(|(key, ..)| key.clone()).or(after);
@@ -204,7 +195,7 @@ fn senseless_requests_are_refused() {
     let world = World::new();
     let space = world.namespace("n");
     world.device.put(space, 1u64, &[1; 500]).unwrap();
-    let remote = remote_as(&world, None);
+    let remote = world.remote();
     let here = remote.position().unwrap();
     for room in [0, 1, 79, 80, 200, 4096] {
         for opening in [0, here.opening(), u64::MAX] {

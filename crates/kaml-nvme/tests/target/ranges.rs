@@ -4,7 +4,7 @@ use crate::memory::peak_bytes;
 use crate::world::{World, key, run_alone};
 use kaml::store::{Store, StoreOptions};
 use kaml::{Batch, BlockOptions, Condition, CreateOptions, Device, KeyBuf, KeyKind, NamespaceId, NamespaceOptions};
-use kaml_nvme::host::{Error, HostOptions, KeyValue, RemoteDevice, RemoteUrl, Wait};
+use kaml_nvme::host::{Error, KeyValue, Wait};
 use kaml_nvme::wire::command::{Command, kv};
 use kaml_nvme::wire::manage::{PutAction, encode_long_put};
 use kaml_nvme::wire::ranges::{KeyRange, PAGE_BYTES_MIN, flag};
@@ -15,11 +15,6 @@ use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
 fn space_of(device: &Device, name: &str, keys: KeyKind) -> NamespaceId {
     device.create_namespace(name, &NamespaceOptions::records(keys)).unwrap()
-}
-
-fn remote(world: &World) -> RemoteDevice {
-    let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse::<RemoteUrl>().unwrap();
-    RemoteDevice::open(&url, &HostOptions { queues: 2, ..HostOptions::default() }).unwrap()
 }
 
 fn buf(bytes: &[u8]) -> KeyBuf {
@@ -44,7 +39,7 @@ fn long_keys_are_keys() {
     for kind in [KeyKind::Any, KeyKind::Ordered] {
         let world = World::new();
         let (nsid, other) = (space_of(&world.device, "long", kind), world.namespace("other"));
-        let remote = remote(&world);
+        let remote = world.remote();
         let (mut rng, mut model) = (Rng::new(44), BTreeMap::new());
         for round in 0..400u64 {
             let key = some_key(&mut rng);
@@ -105,7 +100,7 @@ fn long_keys_are_keys() {
 fn ranges_match_a_model() {
     let world = World::new();
     let nsid = space_of(&world.device, "ordered", KeyKind::Ordered);
-    let (remote, host) = (remote(&world), world.host());
+    let (remote, host) = (world.remote(), world.host());
     let (mut rng, mut model) = (Rng::new(7), BTreeMap::new());
     for number in 0..300u64 {
         let (key, value) = (some_key(&mut rng), bytes(number, (rng.below(3) * 977) as usize));
@@ -198,13 +193,13 @@ fn stores_take_long_keys_and_ranges() {
     }
     model.retain(|key, _| key.len() <= 1024);
     let options = StoreOptions::new(16 << 20);
-    let store = Store::open(remote(&world), &options).unwrap();
+    let store = Store::open(world.remote(), &options).unwrap();
     for some in model.iter().collect::<Vec<_>>().chunks(50) {
         store.run(|txn| some.iter().try_for_each(|(key, value)| txn.upsert(nsid, *key, value))).unwrap();
     }
     store.flush().unwrap();
     drop(store);
-    let store = Store::open(remote(&world), &options).unwrap();
+    let store = Store::open(world.remote(), &options).unwrap();
     let mut keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     keys.extend((0..100).map(|_| some_key(&mut rng)));
     let found = store.get_many(nsid, &keys).unwrap();

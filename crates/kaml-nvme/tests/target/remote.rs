@@ -6,13 +6,8 @@ use kaml::{
     Batch, Compression, CreateOptions, Device, IndexPlace, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo,
     NamespaceOptions, VersionOptions,
 };
-use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
+use kaml_nvme::host::RemoteUrl;
 use std::time::Duration;
-
-fn remote(world: &World) -> RemoteDevice {
-    let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse::<RemoteUrl>().unwrap();
-    RemoteDevice::open(&url, &HostOptions { queues: 2, ..HostOptions::default() }).unwrap()
-}
 
 /// Goal:   transactions on a remote device are atomic and isolated as on a local one.
 /// Method: four threads move money between 16 accounts over two namespaces; the sum does not change, on the device too.
@@ -20,7 +15,7 @@ fn remote(world: &World) -> RemoteDevice {
 fn transactions_over_a_remote_device() {
     let world = World::new();
     let spaces = [world.namespace("a"), world.namespace("b")];
-    let store = Store::open(remote(&world), &StoreOptions::new(4 << 20)).unwrap();
+    let store = Store::open(world.remote(), &StoreOptions::new(4 << 20)).unwrap();
     let amount = |bytes: &[u8]| i64::from_le_bytes(bytes.try_into().unwrap());
     for (space, account) in spaces.iter().flat_map(|space| (0..8u64).map(move |account| (*space, account))) {
         store.put(space, account, &100i64.to_le_bytes()).unwrap();
@@ -54,7 +49,7 @@ fn transactions_over_a_remote_device() {
 #[test]
 fn namespaces_of_a_remote_device_compress() {
     let world = World::new();
-    let remote = remote(&world);
+    let remote = world.remote();
     let options = NamespaceOptions::default().with_compression(Compression::Zstd);
     let nsid = remote.create_namespace("text", &options).unwrap();
     let text =
@@ -96,7 +91,7 @@ fn namespaces_of_a_remote_device_compress() {
 fn a_remote_device_is_a_device() {
     let world = World::new();
     let nsid = world.namespace("a");
-    let remote = remote(&world);
+    let remote = world.remote();
     let mut batch = Batch::new();
     let sizes = [0usize, 1, 4096, 4097, 100_000];
     for size in sizes {
@@ -132,7 +127,7 @@ fn a_remote_device_is_a_device() {
 fn deleted_namespaces_take_nothing_along() {
     let world = World::new();
     let kept = world.namespace("kept");
-    let (host, other) = (remote(&world), remote(&world));
+    let (host, other) = (world.remote(), world.remote());
     let late = other.create_namespace("late", &NamespaceOptions::default()).unwrap();
     let mut batch = Batch::new();
     batch.put(kept, key(b"k"), b"v").put(late, key(b"k"), b"v");
@@ -147,18 +142,18 @@ fn deleted_namespaces_take_nothing_along() {
     let back = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(4 << 20) };
     for (options, gone) in [(&delayed, 0), (&delayed, 1), (&back, 0), (&back, 1)] {
         let spaces = [world.namespace("x"), world.namespace("y")];
-        let store = Store::open(remote(&world), options).unwrap();
+        let store = Store::open(world.remote(), options).unwrap();
         for number in 0..100u64 {
             spaces.iter().for_each(|space| store.put(*space, key(&number.to_le_bytes()), b"value").unwrap());
         }
-        remote(&world).delete_namespace(spaces[gone]).unwrap();
+        world.remote().delete_namespace(spaces[gone]).unwrap();
         store.flush().unwrap();
         let left = spaces[1 - gone];
         for number in 0..100u64 {
             assert_eq!(world.device.get(left, key(&number.to_le_bytes())).unwrap().as_deref(), Some(&b"value"[..]));
         }
         drop(store);
-        remote(&world).delete_namespace(left).unwrap();
+        world.remote().delete_namespace(left).unwrap();
     }
 }
 
@@ -168,7 +163,7 @@ fn deleted_namespaces_take_nothing_along() {
 fn a_host_places_an_index_on_flash() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
     let world = World::serving(device, |_| {});
-    let host = remote(&world);
+    let host = world.remote();
     let on_flash = |keys| NamespaceOptions::records(keys).with_index(IndexPlace::Flash);
     let flash = host.create_namespace("flash", &on_flash(KeyKind::Bytes)).unwrap();
     for value in [b"first", b"again"] {
@@ -190,14 +185,14 @@ fn a_host_changes_namespaces() {
     let options = CreateOptions { block_bytes: Some(2 << 20), die_count: Some(2), ..CreateOptions::new(256 << 20) };
     let device = Device::in_memory(&options).unwrap();
     let world = World::serving(device, |_| {});
-    let host = remote(&world);
+    let host = world.remote();
     let notes = world.namespace("notes");
     let merge_when_low =
         Some(MergePolicy { keep_last: 2, keep_for_ns: 3 << 40, keep_internal: true, newest_only: false });
     let versions = VersionOptions { merge_when_low, ..VersionOptions::default() };
     let past = host.create_namespace("past", &versions.into()).unwrap();
     // One that was connected before would not find it attached.
-    let other = remote(&world);
+    let other = world.remote();
     let told = |id: u32| {
         let find = |infos: Vec<NamespaceInfo>| infos.into_iter().find(|info| info.id == id).unwrap();
         let (here, there) = (find(world.device.namespaces()), find(other.namespaces().unwrap()));
@@ -244,7 +239,7 @@ fn too_long_versions_are_refused_at_once() {
     let past = world.device.create_namespace("past", &versions).unwrap();
     let (all, of_versions) = (world.device.info().value_bytes_max, Backing::value_bytes_max(&world.device, past));
     assert_eq!(of_versions, all);
-    let host = remote(&world);
+    let host = world.remote();
     for _ in 0..2 {
         assert_eq!((host.value_bytes_max(past), host.value_bytes_max(plain)), (of_versions, all));
     }
@@ -256,7 +251,7 @@ fn too_long_versions_are_refused_at_once() {
     let back = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(32 << 20) };
     let long = vec![1; of_versions as usize + 1];
     for (options, committed) in [(delayed, key(b"l")), (back, key(b"m"))] {
-        let store = Store::open(remote(&world), &options).unwrap();
+        let store = Store::open(world.remote(), &options).unwrap();
         store.put(plain, key(b"k"), b"put").unwrap();
         store.run(|txn| txn.insert(plain, committed, b"committed")).unwrap();
         for result in [store.put(past, key(b"k"), &long), store.run(|txn| txn.insert(past, committed, &long))] {
@@ -279,10 +274,10 @@ fn too_long_versions_are_refused_at_once() {
 #[test]
 fn a_full_index_on_flash_goes_on() {
     let world = World::serving(Device::in_memory(&CreateOptions::new(32 << 20)).unwrap(), |_| {});
-    let host = remote(&world);
+    let host = world.remote();
     let options = NamespaceOptions::records(KeyKind::U64).with_index(IndexPlace::Flash);
     let flash = host.create_namespace("flash", &options).unwrap();
-    let other = remote(&world);
+    let other = world.remote();
     let value = [7; 20_000];
     let fill = |from: u64| {
         let put = |key: u64| host.put_if(flash, key, &value, kaml::Condition::Always);

@@ -2,7 +2,7 @@
 
 use crate::world::{World, key};
 use kaml::{Device, KeyBuf, KeyKind, NamespaceId, NamespaceOptions};
-use kaml_nvme::host::{Error, HostOptions, KeyValue, RemoteDevice, RemoteSnapshot, RemoteUrl};
+use kaml_nvme::host::{Error, KeyValue, RemoteSnapshot};
 use kaml_nvme::wire::ranges::{KeyRange, flag};
 use kaml_nvme::wire::status::Status;
 use kaml_testkit::bytes;
@@ -14,11 +14,6 @@ type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KINDS: [KeyKind; 4] = [KeyKind::Bytes, KeyKind::U64, KeyKind::Any, KeyKind::Ordered];
 const RECORDS: u64 = 120;
-
-fn remote(world: &World) -> RemoteDevice {
-    let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse::<RemoteUrl>().unwrap();
-    RemoteDevice::open(&url, &HostOptions { queues: 2, ..HostOptions::default() }).unwrap()
-}
 
 fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
     result.unwrap_err().status().expect("an answer of the controller")
@@ -93,7 +88,7 @@ fn check(snapshot: &RemoteSnapshot, spaces: &[NamespaceId; 4], seen: &[Records; 
 fn snapshots_show_their_moment() {
     let world = World::new();
     let spaces = spaces(&world.device);
-    let remote = remote(&world);
+    let remote = world.remote();
     let before = fill(&world.device, &spaces, 1);
     let first = remote.open_snapshot().unwrap().expect("it has them");
     let after = fill(&world.device, &spaces, 2);
@@ -171,7 +166,7 @@ fn snapshots_are_bounded_and_go_with_their_controller() {
 fn expired_snapshots_are_reported() {
     let world = World::new();
     let spaces = spaces(&world.device);
-    let remote = remote(&world);
+    let remote = world.remote();
     fill(&world.device, &spaces, 1);
     let snapshot = remote.open_snapshot().unwrap().expect("it has them");
     world.device.limit_snapshot_memory(1);

@@ -1,7 +1,7 @@
 //! A device in memory that is served from a thread of its own.
 
 use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions};
-use kaml_nvme::host::{Controller, HostOptions};
+use kaml_nvme::host::{Controller, HostOptions, RemoteDevice, RemoteUrl};
 use kaml_nvme::target::{Access, Control, Error, Options, Server, Stopper};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
@@ -59,6 +59,21 @@ impl World {
         let mut options = HostOptions { keep_alive: Duration::ZERO, ..HostOptions::default() };
         change(&mut options);
         Controller::connect(&self.address, &self.subsystem, &options).unwrap()
+    }
+
+    /// The device, as a host sees it.
+    pub(crate) fn remote(&self) -> RemoteDevice {
+        self.remote_with(HostOptions::default())
+    }
+
+    /// The same for the host of this name.
+    pub(crate) fn remote_as(&self, host: &str) -> RemoteDevice {
+        self.remote_with(HostOptions { host: host.into(), ..HostOptions::default() })
+    }
+
+    fn remote_with(&self, options: HostOptions) -> RemoteDevice {
+        let url = format!("nvme+tcp://{}/{}", self.address, self.subsystem).parse::<RemoteUrl>().unwrap();
+        RemoteDevice::open(&url, &HostOptions { queues: 2, ..options }).unwrap()
     }
 
     /// What the target's thread has used, in steps of the system's clock ticks, of which there are 100 a second.

@@ -132,7 +132,7 @@ impl Device {
             options.capacity_bytes = head.capacity + head.capacity / 8 + (8 << 20);
         }
         let is_new = std::fs::symlink_metadata(path).is_err();
-        let unfinished = is_new.then(|| Unfinished::beside(path)).transpose()?;
+        let unfinished = is_new.then(|| Unfinished::next_to(path)).transpose()?;
         let at = unfinished.as_ref().map_or(path, Unfinished::path);
         let report =
             restore_at(at, &options, (pieces, head), sources, digests, progress).map_err(|error| match error {

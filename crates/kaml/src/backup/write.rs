@@ -165,7 +165,7 @@ pub fn write_whole_backup(
     path: &Path,
     write: impl FnOnce(&mut File) -> Result<BackupReport, Error>,
 ) -> Result<BackupReport, Error> {
-    let unfinished = Unfinished::beside(path)?;
+    let unfinished = Unfinished::next_to(path)?;
     let failed = |what| move |source| io_error(&path.display().to_string(), what, source);
     let mut file = unfinished.create().map_err(failed("create"))?;
     let report = write(&mut file)?;
@@ -188,14 +188,14 @@ pub(super) struct Unfinished(PathBuf);
 impl Unfinished {
     /// Next to a path, where nothing is now: what a process left that was killed is removed. A process that is at work has it locked,
     /// and this fails.
-    pub(super) fn beside(path: &Path) -> Result<Unfinished, Error> {
+    pub(super) fn next_to(path: &Path) -> Result<Unfinished, Error> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".unfinished");
         let at = path.with_file_name(name);
         let failed = |what| move |source| io_error(&path.display().to_string(), what, source);
         match File::options().write(true).open(&at) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Unfinished(at)),
-            Err(error) => return Err(failed("write beside")(error)),
+            Err(error) => return Err(failed("write next to")(error)),
             Ok(left) => match left.try_lock() {
                 Ok(()) | Err(TryLockError::Error(_)) => {} // a file system without locks
                 Err(TryLockError::WouldBlock) => {
@@ -204,7 +204,7 @@ impl Unfinished {
                 }
             },
         }
-        std::fs::remove_file(&at).map_err(failed("remove what is left beside"))?;
+        std::fs::remove_file(&at).map_err(failed("remove what is left next to"))?;
         Ok(Unfinished(at))
     }
 
