@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
   kaml backup data.kaml monday.backup
   kaml backup data.kaml tuesday.backup --since monday.backup
   kaml backup data.kaml - | zstd > monday.backup.zst
-  kaml backup nvme+tcp://server:4420/nqn.2026-11.example:data monday.backup
+  kaml backup nvme+tcp://127.0.0.1:4420/NQN served.backup
   kaml backup verify monday.backup
 
 A device that is served is backed up by its URL, while others use it. This host needs the right to read all \

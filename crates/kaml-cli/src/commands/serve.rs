@@ -47,7 +47,7 @@ pub const ADDRESS: &str = "127.0.0.1:4420";
   kaml serve --config serve.toml                  # several devices
   kaml serve --config serve.toml --check          # finds what is wrong, and serves nothing
   kaml serve data.kaml --wait                     # a standby, for when that server ends
-  kaml serve data.kaml --snapshots notes=1h,keep=24
+  kaml serve data.kaml --snapshots past=1h,keep=24   # of a versioned namespace
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
 
